@@ -1,0 +1,61 @@
+# Every target sets up by itself and works on a machine that has only Python 3.11+, make and a package index.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+SOURCES := hotdelta exporter loader server tests benchmarks examples scripts
+BENCHMARKS = $(filter-out __init__ _%,$(basename $(notdir $(wildcard benchmarks/*.py))))
+
+# Debian packages that the tests need beside Python, for example chromium.
+DEBIAN_PACKAGES :=
+
+export PYTHONUNBUFFERED := 1
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: help
+help: ## show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: ## create .venv from the locked versions (does nothing when nothing changed)
+	@scripts/setup
+
+.PHONY: packages
+packages:
+	@scripts/debian-packages $(DEBIAN_PACKAGES)
+
+.PHONY: demo
+demo: setup ## train, export and serve on this machine, and watch the lag (DEMO_SECONDS=60 to stop by itself)
+	@$(BIN)/python -m examples.demo
+
+.PHONY: test
+test: setup packages ## run the tests; ARGS="tests/chain -k hole" for some of them
+	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+.PHONY: check
+check: setup ## format, lint, types, import rules
+	@$(BIN)/ruff format --check $(SOURCES)
+	@$(BIN)/ruff check $(SOURCES)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: setup ## rewrite the sources in the house format
+	@$(BIN)/ruff format $(SOURCES)
+	@$(BIN)/ruff check --fix $(SOURCES)
+
+.PHONY: bench
+bench: setup ## run every benchmark in turn
+	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+
+.PHONY: soak
+soak: setup packages ## run the tests that are too long for CI
+	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+
+.PHONY: clean
+clean: ## remove .venv and everything that the tools left behind
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
