@@ -1,0 +1,52 @@
+"""The two checksums of the chain: BLAKE3 of a whole file, and TensorFlow's masked CRC-32C of one tensor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import crc32c as crc32c_library
+from blake3 import blake3
+
+CHUNK_BYTES = 4 * 1024 * 1024
+_MASK_DELTA = 0xA282EAD8
+
+
+def extend_crc32c(crc: int, data: bytes | memoryview) -> int:
+    return crc32c_library.crc32c(data, crc)
+
+
+def masked_crc32c(data: bytes | memoryview) -> int:
+    return mask(crc32c_library.crc32c(data))
+
+
+def mask(crc: int) -> int:
+    """The form in which TensorFlow stores a CRC, so that the CRC of data that holds a CRC stays useful."""
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def digest_bytes(data: bytes | memoryview) -> str:
+    return blake3(data).hexdigest()
+
+
+def digest_file(fd: int) -> tuple[int, str]:
+    """The number of bytes and the digest of what an open file holds now. Hashing releases the GIL."""
+    hasher, size = blake3(), 0
+    for chunk in read_chunks(fd, 0, None):
+        hasher.update(chunk)
+        size += len(chunk)
+    return size, hasher.hexdigest()
+
+
+def read_chunks(fd: int, start: int, end: int | None) -> Iterator[memoryview]:
+    """The bytes of [start, end) in pieces; one buffer is used again, so keep nothing of a piece."""
+    length = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - start)
+    buffer = memoryview(bytearray(length))
+    offset = start
+    while end is None or offset < end:
+        wanted = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - offset)
+        count = os.preadv(fd, [buffer[:wanted]], offset)
+        if count == 0:
+            return
+        yield buffer[:count]
+        offset += count

@@ -1,0 +1,77 @@
+"""The only place where the chain writes to the operating system: one thin method per system call.
+
+Tests subclass it to count calls, to fail or kill the process at the Nth, and to simulate a power loss. Nothing
+here decides anything, and nothing here translates OSError: the callers do, once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FILE_MODE = 0o644
+
+
+class Disk:
+    """The real disk. Stateless, so that any number of threads may share one."""
+
+    def create(self, path: Path) -> int:
+        """Opens a new file for reading and writing; fails when the name exists."""
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
+
+    def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(fd, rest, offset)
+            rest, offset = rest[written:], offset + written
+
+    def allocate(self, fd: int, size: int) -> None:
+        """Reserves the space, so that a full disk shows now and not in the middle of the rows."""
+        if size:
+            os.posix_fallocate(fd, 0, size)
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Makes the names in a directory durable: an fsync of a file says nothing about its name."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Gives a file a second name; fails when the name exists, where a rename would overwrite."""
+        target.hardlink_to(source)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def create_anew(disk: Disk, path: Path) -> int:
+    """Opens a new temporary file; one that a failed save left behind makes way."""
+    try:
+        return disk.create(path)
+    except FileExistsError:
+        disk.unlink(path)
+        return disk.create(path)
+
+
+def write_durably(disk: Disk, path: Path, content: bytes) -> None:
+    """Writes a temporary file and makes its bytes durable; its name becomes so with the directory."""
+    fd = create_anew(disk, path)
+    try:
+        disk.write_at(fd, content, 0)
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)

@@ -1,0 +1,58 @@
+"""Where in the history of a model something is: run.seq, a small comparable value with a text form."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from hotdelta.errors import ManifestError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """The `seq`-th commit of the `run`-th start of a trainer; ordered by run, then by seq."""
+
+    run: int
+    seq: int
+
+    def __post_init__(self) -> None:
+        if not (0 < self.run < 2**31 and 0 < self.seq < 2**31):
+            raise ValueError(f"position {self.run}.{self.seq} is out of range: run and seq start at 1")
+
+    def __str__(self) -> str:
+        return f"{self.run}.{self.seq}"
+
+    def next(self) -> Position:
+        return Position(self.run, self.seq + 1)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        run, dot, seq = text.partition(".")
+        if not (dot and run.isascii() and run.isdigit() and seq.isascii() and seq.isdigit()):
+            raise ManifestError(f"{text!r} is not a position", hint="write run.seq, for example 3.17")
+        try:
+            return cls(int(run), int(seq))
+        except ValueError as error:
+            raise ManifestError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A position together with the identity of the state that was saved there.
+
+    Two directories may both hold a 3.17; only one state has this state id.
+    """
+
+    position: Position
+    state_id: str
+
+    def __str__(self) -> str:
+        return str(self.position)
+
+
+STATE_ID_HEX_DIGITS = 32
+
+
+def new_state_id() -> str:
+    """A fresh 128-bit identity for one saved state."""
+    return secrets.token_hex(STATE_ID_HEX_DIGITS // 2)

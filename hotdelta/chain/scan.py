@@ -1,0 +1,171 @@
+"""What the directory holds now: every committed manifest, and every one that cannot be used with the reason.
+
+Scanning only reads. Files may come and go meanwhile: retention deletes, trainers commit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotdelta.chain import names
+from hotdelta.chain.digest import digest_file
+from hotdelta.chain.manifest import MAX_MANIFEST_BYTES, FileRecord, Kind, Manifest
+from hotdelta.chain.position import Position
+from hotdelta.errors import DamagedError, ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A manifest that cannot be used; its position when it could be read so far."""
+
+    path: Path
+    reason: str
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The committed manifests by position, a full before its closing delta, and those that are refused."""
+
+    manifests: tuple[Manifest, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """What tells whether a file is still the one that was parsed."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+
+def directory_of(run_dir: Path, kind: Kind) -> Path:
+    return run_dir if kind is Kind.FULL else run_dir / names.DELTA_DIRECTORY
+
+
+class Scanner:
+    """Lists a run directory again and again; what was parsed once is kept. One thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._parsed: dict[Path, tuple[_Version, Manifest | Refused]] = {}
+        self._listing = Listing()
+
+    def scan(self) -> Listing:
+        """Never raises because files vanish meanwhile; a directory that is missing is empty."""
+        found: dict[Path, tuple[_Version, Manifest | Refused]] = {}
+        for kind in Kind:
+            for path, version in _list_manifests(directory_of(self._directory, kind)):
+                known = self._parsed.get(path)
+                parsed = known[1] if known and known[0] == version else _parse(path, kind)
+                if parsed is not None:
+                    found[path] = (version, parsed)
+        if found != self._parsed:
+            self._parsed = found
+            self._listing = _build_listing({path: parsed for path, (_, parsed) in found.items()})
+        return self._listing
+
+
+def verify(run_dir: Path, manifest: Manifest, *, roles: Collection[str] | None = None) -> None:
+    """Compares sizes and digests of the files of a commit (of those roles) with its manifest.
+
+    Raises DamagedError, retryable when a file is missing or too short: it may still be arriving.
+    """
+    directory = directory_of(run_dir, manifest.kind)
+    for file in manifest.files:
+        if roles is None or file.role in roles:
+            _verify_file(directory / file.name, file, str(manifest.position))
+
+
+def _verify_file(path: Path, file: FileRecord, position: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            size, digest = digest_file(fd) if size == file.bytes else (size, "")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise DamagedError(
+            f"{path.name} of {position} cannot be read: {error.strerror}",
+            path=path,
+            position=position,
+            retryable=True,
+            hint="it may still be arriving; if not, a later full steps over it",
+        ) from error
+    if size != file.bytes:
+        raise DamagedError(
+            f"{path.name} of {position} has {size} bytes, its manifest says {file.bytes}",
+            path=path,
+            position=position,
+            retryable=size < file.bytes,
+            hint="it may still be arriving" if size < file.bytes else "copy it again, or wait for a full",
+        )
+    if digest != file.digest:
+        raise DamagedError(
+            f"{path.name} of {position} does not have the digest that its manifest says",
+            path=path,
+            position=position,
+            hint="copy it again, or wait for a full",
+        )
+
+
+def _list_manifests(directory: Path) -> Iterator[tuple[Path, _Version]]:
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if not is_manifest_name(entry.name):
+                    continue
+                try:
+                    status = entry.stat()
+                except OSError:
+                    continue
+                yield Path(entry.path), _Version(status.st_ino, status.st_size, status.st_mtime_ns)
+    except OSError:
+        return
+
+
+def is_manifest_name(name: str) -> bool:
+    return name.startswith((names.FULL_STEM, names.DELTA_STEM)) and name.endswith(names.MANIFEST_SUFFIX)
+
+
+def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
+    try:
+        with path.open("rb") as file:
+            manifest = Manifest.from_json(file.read(MAX_MANIFEST_BYTES + 1))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Refused(path, f"it cannot be read: {error.strerror}")
+    except ManifestError as error:
+        return Refused(path, str(error))
+    if manifest.kind is not kind:
+        return Refused(path, f"it is a {manifest.kind} in the directory of {kind}s", manifest.position)
+    if path.name != names.manifest_name(manifest.prefix):
+        return Refused(path, f"it says that its prefix is {manifest.prefix!r}", manifest.position)
+    return manifest
+
+
+def _build_listing(parsed: Mapping[Path, Manifest | Refused]) -> Listing:
+    state_ids: dict[Position, set[str]] = defaultdict(set)
+    for item in parsed.values():
+        if isinstance(item, Manifest):
+            state_ids[item.position].add(item.state_id)
+    manifests, refused = [], []
+    for path, item in parsed.items():
+        if isinstance(item, Refused):
+            refused.append(item)
+        elif len(state_ids[item.position]) > 1:
+            reason = (
+                f"two different states say that they are {item.position}: two histories lie in one directory"
+            )
+            refused.append(Refused(path, reason, item.position))
+        else:
+            manifests.append(item)
+    manifests.sort(key=lambda manifest: (manifest.position, manifest.kind is Kind.DELTA, manifest.prefix))
+    return Listing(tuple(manifests), tuple(sorted(refused, key=lambda item: item.path)))

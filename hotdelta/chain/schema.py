@@ -1,0 +1,106 @@
+"""What a served model is made of: variables, signatures, vocabularies. A delta fits only its own schema.
+
+Optimizer slots are not part of it: a recompiled optimizer does not concern a server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from hotdelta.errors import ManifestError
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSpec:
+    """One variable that serving needs. Of a table, deltas carry rows; of any other, the whole value."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: str
+    is_table: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One named input or output of a signature; None is a size that is known only at run time."""
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureSpec:
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The variables in their fixed order, the user's signatures, and the digest of each lookup vocabulary."""
+
+    variables: tuple[VariableSpec, ...]
+    signatures: Mapping[str, SignatureSpec]
+    vocabularies: Mapping[str, str]
+
+    @property
+    def tables(self) -> tuple[VariableSpec, ...]:
+        return tuple(variable for variable in self.variables if variable.is_table)
+
+    @property
+    def others(self) -> tuple[VariableSpec, ...]:
+        return tuple(variable for variable in self.variables if not variable.is_table)
+
+    @property
+    def digest(self) -> str:
+        return blake3(self.to_json()).hexdigest()
+
+    def to_json(self) -> bytes:
+        document = {
+            "variables": [
+                {"key": v.key, "shape": list(v.shape), "dtype": v.dtype, "is_table": v.is_table}
+                for v in self.variables
+            ],
+            "signatures": {
+                name: {"inputs": _tensors(spec.inputs), "outputs": _tensors(spec.outputs)}
+                for name, spec in sorted(self.signatures.items())
+            },
+            "vocabularies": dict(sorted(self.vocabularies.items())),
+        }
+        return json.dumps(document, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Schema:
+        try:
+            document = json.loads(text)
+            return cls(
+                variables=tuple(
+                    VariableSpec(v["key"], tuple(v["shape"]), v["dtype"], v["is_table"])
+                    for v in document["variables"]
+                ),
+                signatures={
+                    name: SignatureSpec(_read_tensors(spec["inputs"]), _read_tensors(spec["outputs"]))
+                    for name, spec in document["signatures"].items()
+                },
+                vocabularies=dict(document["vocabularies"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ManifestError(f"schema file cannot be read: {error!r}") from error
+
+
+def _tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:
+    return [
+        {"name": t.name, "shape": None if t.shape is None else list(t.shape), "dtype": t.dtype} for t in specs
+    ]
+
+
+def _read_tensors(documents: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(d["name"], None if d["shape"] is None else tuple(d["shape"]), d["dtype"])
+        for d in documents
+    )

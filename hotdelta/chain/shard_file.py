@@ -1,0 +1,170 @@
+"""One data file of a tensor bundle while it is written: rows go in, in any order, and checksums come out."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from hotdelta.chain.digest import CHUNK_BYTES, extend_crc32c, mask, read_chunks
+from hotdelta.chain.disk import Disk, create_anew
+
+_WINDOW_BYTES = 1024 * 1024
+_FEW_RUNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where in a data file one tensor lies, in bytes."""
+
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """What a finished data file holds: its digest, and the masked CRC-32C of each tensor."""
+
+    digest: str
+    crc32c: Mapping[str, int]
+
+
+class ShardFile:
+    """A data file under its temporary name, preallocated. One thread at a time.
+
+    While whole tensors are written in the order of the layout they are hashed on the way; any other write
+    makes `finish` read the file once from the start.
+    """
+
+    def __init__(self, path: Path, extents: Mapping[str, Extent], disk: Disk) -> None:
+        self.path = path
+        self.size = max((extent.end for extent in extents.values()), default=0)
+        self._extents = extents
+        self._disk = disk
+        self._fd = create_anew(disk, path)
+        self._is_open = True
+        self._pending = list(extents)
+        self._hash = _LayoutHash()
+        self._is_streamed = True
+        try:
+            disk.allocate(self._fd, self.size)
+        except BaseException:
+            self.close()
+            raise
+
+    def write_tensor(self, name: str, data: memoryview) -> None:
+        extent = self._extents[name]
+        self._disk.write_at(self._fd, data, extent.offset)
+        if self._is_streamed and self._pending and self._pending[0] == name:
+            self._pending.pop(0)
+            self._hash.add(name, extent, data)
+        else:
+            self._is_streamed = False
+
+    def write_part(self, name: str, data: memoryview, start: int) -> None:
+        """Writes bytes of a tensor from `start`, counted from the tensor's first byte."""
+        self._is_streamed = False
+        self._disk.write_at(self._fd, data, self._extents[name].offset + start)
+
+    def patch_rows(self, name: str, ids: npt.NDArray[np.int64], rows: npt.NDArray[np.uint8]) -> None:
+        """Overwrites scattered rows; `ids` are sorted and unique, `rows` has the bytes of one row per line.
+
+        Row by row would release the GIL 100,000 times, and a memory map would kill the process with SIGBUS
+        where the disk fills up: so windows of the file with many rows are read, changed and written back.
+        """
+        self._is_streamed = False
+        row_bytes = rows.shape[1]
+        rows_per_window = max(1, _WINDOW_BYTES // max(row_bytes, 1))
+        starts = np.flatnonzero(np.diff(ids // rows_per_window, prepend=-1))
+        for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
+            self._patch_window(self._extents[name].offset, ids[start:end], rows[start:end])
+
+    def _patch_window(self, offset: int, ids: npt.NDArray[np.int64], rows: npt.NDArray[np.uint8]) -> None:
+        row_bytes = rows.shape[1]
+        breaks = np.flatnonzero(np.diff(ids) != 1) + 1
+        if len(breaks) < _FEW_RUNS:
+            for run_ids, run in zip(np.split(ids, breaks), np.split(rows, breaks), strict=True):
+                self._disk.write_at(
+                    self._fd, np.ascontiguousarray(run).reshape(-1).data, offset + int(run_ids[0]) * row_bytes
+                )
+            return
+        first, count = int(ids[0]), int(ids[-1] - ids[0]) + 1
+        start = offset + first * row_bytes
+        window = np.frombuffer(bytearray(_read_exactly(self._fd, start, count * row_bytes)), np.uint8)
+        window.reshape(count, row_bytes)[ids - first] = rows
+        self._disk.write_at(self._fd, window.data, start)
+
+    def finish(self) -> Checksums:
+        """Makes the bytes durable and says what they are."""
+        if not self._is_streamed or self._pending:
+            self._hash = self._read_back()
+        self._disk.fsync(self._fd)
+        self.close()
+        return Checksums(self._hash.digest(), self._hash.crc32c)
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._disk.close(self._fd)
+
+    def _read_back(self) -> _LayoutHash:
+        result = _LayoutHash()
+        for name, extent in self._extents.items():
+            result.pad_to(extent.offset)
+            result.begin(name)
+            for chunk in read_chunks(self._fd, extent.offset, extent.end):
+                result.extend(chunk)
+            if result.cursor != extent.end:
+                raise OSError(errno.EIO, "the file is shorter than what was written", str(self.path))
+        return result
+
+
+class _LayoutHash:
+    """The checksums of a data file as its tensors pass by in the order of the layout."""
+
+    def __init__(self) -> None:
+        self.cursor = 0
+        self.crc32c: dict[str, int] = {}
+        self._hasher = blake3()
+        self._name = ""
+        self._crc = 0
+
+    def add(self, name: str, extent: Extent, data: memoryview) -> None:
+        self.pad_to(extent.offset)
+        self.begin(name)
+        for start in range(0, len(data), CHUNK_BYTES):
+            self.extend(data[start : start + CHUNK_BYTES])
+
+    def pad_to(self, offset: int) -> None:
+        self._hasher.update(bytes(offset - self.cursor))
+        self.cursor = offset
+
+    def begin(self, name: str) -> None:
+        self._name, self._crc = name, 0
+        self.crc32c[name] = mask(0)
+
+    def extend(self, data: memoryview) -> None:
+        self._hasher.update(data)
+        self._crc = extend_crc32c(self._crc, data)
+        self.crc32c[self._name] = mask(self._crc)
+        self.cursor += len(data)
+
+    def digest(self) -> str:
+        return self._hasher.hexdigest()
+
+
+def _read_exactly(fd: int, start: int, size: int) -> bytes:
+    data = b"".join(bytes(chunk) for chunk in read_chunks(fd, start, start + size))
+    if len(data) != size:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    return data

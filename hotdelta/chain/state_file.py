@@ -1,0 +1,54 @@
+"""TensorFlow's own `checkpoint` file, so that tf.train.latest_checkpoint works. It decides nothing here."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from hotdelta.chain import names
+from hotdelta.chain.disk import Disk, write_durably
+from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.errors import ManifestError
+
+logger = logging.getLogger(__name__)
+
+
+def refresh(directory: Path, newest: Manifest, *, disk: Disk) -> None:
+    """After a commit: names the newest delta, or every full there is, the newest last."""
+    prefixes = [newest.prefix] if newest.kind is Kind.DELTA else list_fulls(directory)
+    _replace(directory, prefixes, disk)
+
+
+def refresh_fulls(directory: Path, *, disk: Disk) -> None:
+    """After a full was deleted: names the fulls that are left."""
+    _replace(directory, list_fulls(directory), disk)
+
+
+def list_fulls(directory: Path) -> list[str]:
+    """The prefixes of the committed fulls in the order of their positions, without those that are unreadable."""
+    found = []
+    for path in directory.glob(f"{names.FULL_STEM}*{names.MANIFEST_SUFFIX}"):
+        with contextlib.suppress(OSError, ManifestError):
+            manifest = Manifest.from_json(path.read_bytes())
+            found.append((manifest.position, manifest.prefix))
+    return [prefix for _, prefix in sorted(found)]
+
+
+def _replace(directory: Path, prefixes: Sequence[str], disk: Disk) -> None:
+    """Never raises OSError: the commit is already made, and readers of the chain do not look here."""
+    if not prefixes:
+        return
+    temporary = directory / f"{names.TEMPORARY_PREFIX}{names.STATE_FILE}"
+    lines = [f'model_checkpoint_path: "{prefixes[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{prefix}"' for prefix in prefixes]
+    try:
+        write_durably(disk, temporary, ("\n".join(lines) + "\n").encode())
+        disk.rename(temporary, directory / names.STATE_FILE)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        logger.warning(
+            "state file not written", extra={"path": str(directory / names.STATE_FILE), "error": str(error)}
+        )

@@ -1,0 +1,130 @@
+"""Every error that hotdelta raises on purpose, as one tree.
+
+HotdeltaError
+├── ConfigurationError        a configuration that cannot do what it says (also a ValueError)
+├── DirectoryBusyError        another trainer writes to this directory
+├── ModelMismatchError        the model and what is on disk do not fit
+├── ChainError                what is on disk cannot be followed
+│   ├── ManifestError         one manifest cannot be used (malformed, unknown version, too large)
+│   ├── HoleError             a link of the chain is missing
+│   ├── DamagedError          a file is not what its manifest says
+│   └── SchemaError           a manifest belongs to a model of another schema
+├── CommitError               a save could not be committed (disk full, permission, directory gone)
+├── ApplyError                an update could not be staged or applied to the live model
+├── NotReadyError             no model is served yet
+├── PredictionError           the model failed at a request that was in order
+└── RequestError              a caller's request cannot be answered as it stands
+
+Each carries what it is about in typed fields, whether trying again later can help (`retryable`), and in `hint`
+what to do next. Nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class HotdeltaError(Exception):
+    """The root: a message that says what is wrong, and a hint that says what to do."""
+
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
+
+class ConfigurationError(HotdeltaError, ValueError):
+    """A configuration that cannot do what it says."""
+
+
+class DirectoryBusyError(HotdeltaError):
+    """Another trainer holds the lock of this checkpoint directory."""
+
+    def __init__(self, message: str, *, directory: Path, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.directory = directory
+
+
+class ModelMismatchError(HotdeltaError):
+    """The model and the checkpoint do not fit; `problems` has one line per variable."""
+
+    def __init__(self, message: str, *, problems: tuple[str, ...] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.problems = problems
+
+
+class ChainError(HotdeltaError):
+    """What is on disk cannot be followed."""
+
+
+class ManifestError(ChainError):
+    """One manifest cannot be used."""
+
+    def __init__(self, message: str, *, path: Path | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class HoleError(ChainError):
+    """A link of the chain is missing; it may still arrive, or a later full steps over it."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, missing: str, wanted_by: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.missing = missing
+        self.wanted_by = wanted_by
+
+
+class DamagedError(ChainError):
+    """A file is missing, or its size or digest is not what its manifest says."""
+
+    def __init__(
+        self, message: str, *, path: Path, position: str, retryable: bool = False, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+        self.position = position
+        self.retryable = retryable
+
+
+class SchemaError(ChainError):
+    """A manifest belongs to a model of another schema."""
+
+    def __init__(self, message: str, *, expected: str, found: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.expected = expected
+        self.found = found
+
+
+class CommitError(HotdeltaError):
+    """A save could not be committed; nothing of it is visible to readers."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, path: Path | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class ApplyError(HotdeltaError):
+    """An update could not be staged or applied; the live model is unchanged."""
+
+
+class NotReadyError(HotdeltaError):
+    """No model is served yet; it becomes ready by itself."""
+
+    retryable = True
+
+
+class PredictionError(HotdeltaError):
+    """The model failed at a request that was in order."""
+
+
+class RequestError(HotdeltaError):
+    """A caller's request cannot be answered as it stands."""

@@ -1,0 +1,57 @@
+"""The contract of exporter and loader: names, dtypes and shapes of an export's signatures, as plain data.
+
+exporter writes SavedModels that keep this contract, loader drives them; neither imports the other, and neither
+this module nor anything it imports needs TensorFlow.
+
+An export holds, beside the user's signatures:
+
+restore_full(prefix)          read a full checkpoint into every variable. One call, for any runtime.
+restore_incremental(prefix)   check a delta (parent, shapes, ids) and apply it. One call, for any runtime.
+stage_incremental(prefix)     read and check a delta into staging variables; live variables are not touched.
+stage_rows(...)               the same, from fed values: `<key>-ids` and `<key>-rows` for each table,
+                              `<key>-value` for each other variable, and `identity` and `step`. Parent and ids
+                              are checked as above.
+staged_preimage()             the present values of exactly what the staged update will overwrite, in the shape
+                              in which stage_rows takes them.
+apply_staged()                copy the staged update into the live variables and empty the staging variables.
+                              Memory only: nothing is read or checked.
+discard_staged()              empty the staging variables.
+identity()                    what the live variables hold: `identity` (int64[8], see hotdelta.chain.identity)
+                              and `step` (int64).
+
+The five from stage_incremental to discard_staged, like restore_incremental, exist only in an export made with
+save_incr_model. `prefix` is a string of shape [None], all equal, and results have that same leading axis, because
+TensorFlow Serving's batching refuses scalars.
+"""
+
+from __future__ import annotations
+
+RESTORE_FULL = "restore_full"
+RESTORE_INCREMENTAL = "restore_incremental"
+STAGE_INCREMENTAL = "stage_incremental"
+STAGE_ROWS = "stage_rows"
+STAGED_PREIMAGE = "staged_preimage"
+APPLY_STAGED = "apply_staged"
+DISCARD_STAGED = "discard_staged"
+IDENTITY = "identity"
+
+FULL_SIGNATURES = (RESTORE_FULL, IDENTITY)
+INCREMENTAL_SIGNATURES = (
+    RESTORE_INCREMENTAL,
+    STAGE_INCREMENTAL,
+    STAGE_ROWS,
+    STAGED_PREIMAGE,
+    APPLY_STAGED,
+    DISCARD_STAGED,
+)
+RESERVED_SIGNATURES = FULL_SIGNATURES + INCREMENTAL_SIGNATURES
+
+PREFIX_INPUT = "prefix"
+IDENTITY_VALUE = "identity"
+STEP_VALUE = "step"
+ROWS_OUTPUT = "rows"
+RUN_OUTPUT = "run"
+SEQ_OUTPUT = "seq"
+
+METADATA_FILE = "assets.extra/hotdelta.json"
+METADATA_VERSION = 1
