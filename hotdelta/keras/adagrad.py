@@ -1,0 +1,25 @@
+"""Adagrad whose step costs the rows it touches."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from hotdelta.keras.row_gradients import RowGradient
+from hotdelta.keras.row_wise import RowWise, read_rows, write_rows
+
+
+@keras.saving.register_keras_serializable(package="hotdelta")
+class Adagrad(RowWise, keras.optimizers.Adagrad):
+    """keras.optimizers.Adagrad, row-wise. Equal to it bit for bit: Adagrad leaves rows without a gradient alone."""
+
+    def update_rows(
+        self, gradient: RowGradient, variable: tf.Variable, learning_rate: tf.Tensor
+    ) -> list[tf.Operation]:
+        ids, grad = gradient.indices, gradient.values
+        slot = self._accumulators[self._get_variable_index(variable)]
+
+        accumulator = read_rows(slot, ids) + tf.square(grad)
+        step = learning_rate * grad / tf.sqrt(accumulator + self.epsilon)
+        rows = read_rows(variable, ids) - step
+        return [write_rows(slot, ids, accumulator), write_rows(variable, ids, rows)]

@@ -1,0 +1,46 @@
+"""Lazy Adam, whose step costs the rows it touches."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from hotdelta.keras.row_gradients import RowGradient
+from hotdelta.keras.row_wise import RowWise, read_rows, write_rows
+
+
+@keras.saving.register_keras_serializable(package="hotdelta")
+class Adam(RowWise, keras.optimizers.Adam):
+    """keras.optimizers.Adam, row-wise and therefore lazy.
+
+    The moments of a row decay, and move the row, only in the steps that touch it, where Keras moves every row in
+    every step. The bias correction follows the optimizer's step, as in Keras. A row touched in every step goes
+    exactly where Keras takes it.
+    """
+
+    def update_rows(
+        self, gradient: RowGradient, variable: tf.Variable, learning_rate: tf.Tensor
+    ) -> list[tf.Operation]:
+        ids, grad = gradient.indices, gradient.values
+        index = self._get_variable_index(variable)
+        momentum_slot, velocity_slot = self._momentums[index], self._velocities[index]
+
+        old_momentum, old_velocity = read_rows(momentum_slot, ids), read_rows(velocity_slot, ids)
+        momentum = old_momentum + (grad - old_momentum) * (1 - self.beta_1)
+        velocity = old_velocity + (tf.square(grad) - old_velocity) * (1 - self.beta_2)
+        written = [write_rows(momentum_slot, ids, momentum), write_rows(velocity_slot, ids, velocity)]
+        if self.amsgrad:
+            largest_slot = self._velocity_hats[index]
+            velocity = tf.maximum(read_rows(largest_slot, ids), velocity)
+            written.append(write_rows(largest_slot, ids, velocity))
+
+        step = momentum * self._bias_corrected(learning_rate) / (tf.sqrt(velocity) + self.epsilon)
+        rows = read_rows(variable, ids) - step
+        return [*written, write_rows(variable, ids, rows)]
+
+    def _bias_corrected(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        dtype = learning_rate.dtype
+        step = tf.cast(self.iterations + 1, dtype)
+        beta_1_power = tf.pow(tf.cast(self.beta_1, dtype), step)
+        beta_2_power = tf.pow(tf.cast(self.beta_2, dtype), step)
+        return learning_rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)

@@ -1,0 +1,131 @@
+"""What of a compiled Keras model is saved, and which of its tables training records. No files, no threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hotdelta.chain.manifest import Kind
+from hotdelta.chain.scan import directory_of
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import ConfigurationError
+from hotdelta.keras.row_wise import RowWise
+from hotdelta.keras.serving_graph import trace_keras_model
+from hotdelta.keras.structure import model_variables, table_layers
+from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
+from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
+from hotdelta.train.serving_module import save_serving_graph
+from hotdelta.train.variables import ModelVariables
+
+
+@dataclass(frozen=True, slots=True)
+class BindingOptions:
+    """What the user says about the model. `tables`: more variables of which deltas carry rows, beside embeddings."""
+
+    tables: tuple[Any, ...] = ()
+    tracking: Mapping[str, str] | None = None
+    signatures: Any = None
+    has_serving_graph: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBinding:
+    """A model, its variables under keys, and the recorders of the tables that its optimizer can record."""
+
+    model: keras.Model
+    optimizer: Any
+    variables: ModelVariables
+    recorders: Recorders
+    publish: Callable[[Path], None]
+
+    @property
+    def row_wise(self) -> RowWise | None:
+        optimizer = innermost(self.optimizer)
+        return optimizer if isinstance(optimizer, RowWise) else None
+
+    def is_of(self, model: keras.Model) -> bool:
+        return self.model is model and self.optimizer is model.optimizer
+
+    def variables_by_key(self) -> dict[str, tf.Variable]:
+        return {item.key: item.variable for item in self.variables.everything()}
+
+    def record(self) -> None:
+        """Make the next trace of the training function record, and throw away the one that does not."""
+        if self.row_wise is not None:
+            self.row_wise.stop_recording()
+            for table in self.variables.tables:
+                touched = self.recorders.touched.get(table.key)
+                if touched is not None:
+                    self.row_wise.record_rows(table.values.variable, touched)
+        self.model.make_train_function(force=True)
+
+
+def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
+    """Raises ConfigurationError for what cannot be saved as it stands."""
+    _check_compiled(model)
+    keyed = model_variables(model)
+    key_of = {id(item.variable): item.key for item in keyed}
+    table_keys = find_table_keys(
+        (table if isinstance(table, str) else raw(table) for table in options.tables),
+        key_of,
+        given=_embedding_keys(model, key_of),
+    )
+    schema, publish = _trace(model, key_of, table_keys, options)
+    slots, rest = optimizer_variables(model.optimizer, key_of)
+    variables = assemble(keyed, table_keys=table_keys, slots=slots, training_only=rest, schema=schema)
+    recorders = choose_recorders(
+        variables.tables, wanted=options.tracking or {}, refusal=_why_not_recorded(model.optimizer)
+    )
+    return ModelBinding(model, model.optimizer, variables, recorders, publish)
+
+
+def _check_compiled(model: keras.Model) -> None:
+    if getattr(model, "optimizer", None) is None:
+        raise ConfigurationError("the model is not compiled", hint="call model.compile(optimizer=...) first")
+    if not model.built:
+        raise ConfigurationError(
+            "the model has no variables yet", hint="build it (model.build(shape), or call it once) before resume()"
+        )
+    if model.jit_compile and isinstance(innermost(model.optimizer), RowWise):
+        raise ConfigurationError(
+            "row-wise optimizers cannot be compiled by XLA", hint="compile with jit_compile=False"
+        )
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def _embedding_keys(model: keras.Model, key_of: Mapping[int, str]) -> set[str]:
+    found = []
+    for layer in table_layers(model):
+        found.append(raw(layer._embeddings))
+        if layer.lora_enabled:
+            found.append(raw(layer.lora_embeddings_a))
+    return {key_of[id(variable)] for variable in found if id(variable) in key_of}
+
+
+def _trace(
+    model: keras.Model, key_of: Mapping[int, str], table_keys: set[str], options: BindingOptions
+) -> tuple[Schema | None, Callable[[Path], None]]:
+    """The schema of what is served, and how to leave its graph in the run directory."""
+    if not options.has_serving_graph:
+        return None, _publish_nothing
+    module, schema = trace_keras_model(model, keys=key_of, tables=table_keys, signatures=options.signatures)
+
+    def publish(run_dir: Path) -> None:
+        save_serving_graph(directory_of(run_dir, Kind.DELTA), module, schema)
+
+    return schema, publish
+
+
+def _publish_nothing(run_dir: Path) -> None:
+    """The user wants no serving graph: the exporter will be given the model itself."""
+
+
+def _why_not_recorded(optimizer: Any) -> str | None:
+    inner = innermost(optimizer)
+    return None if isinstance(inner, RowWise) else f"{type(inner).__name__} does not record the rows it writes"

@@ -1,0 +1,124 @@
+"""Traces a Keras model for serving: named inputs and outputs, row gathers, vocabularies, and the schema of all that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from blake3 import blake3
+
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import ConfigurationError
+from hotdelta.keras import structure
+from hotdelta.keras.row_gathers import SeenIds, gathering_rows
+from hotdelta.keras.serving_inputs import ModelInputs, given_inputs, inputs_of
+from hotdelta.train.serving_module import (
+    DEFAULT_SIGNATURE,
+    ServingModule,
+    assemble,
+    name_outputs,
+    retrace,
+    trace_signature,
+)
+
+
+def trace_keras_model(
+    model: keras.Model,
+    *,
+    keys: Mapping[int, str] | None = None,
+    tables: Iterable[str] | None = None,
+    signatures: Mapping[str, Any] | None = None,
+) -> tuple[ServingModule, Schema]:
+    """The serving module of a model and its schema.
+
+    `keys` maps id(tf.Variable) to the variable's key; `tables` are the keys of the tables (both by default as
+    hotdelta.keras.structure says). `signatures` maps a name to a tf.function with an input_signature, or to the specs
+    of the model's inputs; by default `serving_default` takes what Keras knows of the inputs.
+
+    Raises ConfigurationError when that is not enough, and says what to give.
+    """
+    if keys is None:
+        keys = {id(item.variable): item.key for item in structure.model_variables(model)}
+    if tables is None:
+        tables = table_keys(model, keys)
+    wanted = {DEFAULT_SIGNATURE: None} if signatures is None else signatures
+    traced = {name: _trace(model, name, wish) for name, wish in wanted.items()}
+    return assemble(
+        traced,
+        keys=keys,
+        tables=tables,
+        resources=list(_lookup_resources(model)),
+        vocabularies=_vocabulary_digests(model),
+    )
+
+
+def table_keys(model: keras.Model, keys: Mapping[int, str]) -> set[str]:
+    """The keys of the tables of all embedding layers."""
+    variables = [structure.raw(layer._embeddings) for layer in structure.table_layers(model)]
+    return {keys[id(variable)] for variable in variables if id(variable) in keys}
+
+
+def _trace(model: keras.Model, name: str, wish: Any) -> Any:
+    if callable(wish):
+        with gathering_rows():
+            return retrace(name, wish)
+    inputs = inputs_of(model) if wish is None else given_inputs(wish)
+    try:
+        function, seen = _trace_call(model, inputs)
+        floats = {spec.name for spec in inputs.specs if spec.dtype.is_floating}
+        if not inputs.has_declared_dtypes and floats & seen.input_names:
+            function, _ = _trace_call(model, inputs.with_integers(floats & seen.input_names))
+    except (TypeError, ValueError, tf.errors.OpError) as error:
+        raise ConfigurationError(
+            f"signature {name!r} of model {model.name!r} cannot be traced with inputs "
+            f"{', '.join(f'{spec.name}: {spec.dtype.name}{list(spec.shape)}' for spec in inputs.specs)}: {error}",
+            hint="give the specs of its inputs: signatures={'serving_default': {name: tf.TensorSpec(...)}}",
+        ) from error
+    return function
+
+
+def _trace_call(model: keras.Model, inputs: ModelInputs) -> tuple[Any, SeenIds]:
+    output_names = _output_names(model)
+
+    def call(tensors: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        return name_outputs(model(*inputs.pack(tensors), training=False), output_names)
+
+    with gathering_rows() as seen:
+        return trace_signature(call, inputs.specs), seen
+
+
+def _output_names(model: keras.Model) -> list[str]:
+    """The names of the output layers, without the numbers that Keras appends to names it makes up."""
+    if isinstance(model, keras.Sequential):
+        layers = list(model.layers[-1:])
+    else:
+        layers = [model.get_layer(name) for name in getattr(model, "output_names", [])]
+    found: list[str] = []
+    for layer in layers:
+        name = structure._given_name(layer) or structure._snake_case(type(layer).__name__)
+        copies = sum(1 for other in found if other == name or other.startswith(f"{name}_"))
+        found.append(f"{name}_{copies}" if copies else name)
+    return found
+
+
+def _lookup_resources(model: keras.Model) -> Iterator[Any]:
+    """Lookup tables that layers hold: a SavedModel keeps only what its root tracks."""
+    for layer in model._flatten_layers():
+        for attribute in vars(layer).values():
+            yield from (value for value in _items(attribute) if hasattr(value, "resource_handle"))
+
+
+def _items(attribute: Any) -> Iterable[Any]:
+    if isinstance(attribute, Mapping):
+        return attribute.values()
+    return attribute if isinstance(attribute, list | tuple) else [attribute]
+
+
+def _vocabulary_digests(model: keras.Model) -> dict[str, str]:
+    return {
+        key: blake3(json.dumps([str(word) for word in layer.get_vocabulary()]).encode()).hexdigest()
+        for key, layer in structure.lookup_layers(model).items()
+    }

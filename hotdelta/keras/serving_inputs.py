@@ -1,0 +1,113 @@
+"""What the inputs of a Keras model are called and look like when it is served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hotdelta.errors import ConfigurationError
+
+_REMEDY = (
+    "give the input specs: signatures={'serving_default': {'user': tf.TensorSpec([None], tf.int64)}}, "
+    "or a tf.function with an input_signature"
+)
+_SINGLE_INPUT = "inputs"
+_MADE_UP_NAME = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInputs:
+    """The positional arguments of the model's call as a structure of named specs.
+
+    `has_declared_dtypes` is false where Keras recorded only shapes: then float may stand for ids.
+    """
+
+    arguments: tuple[Any, ...]
+    has_declared_dtypes: bool
+
+    @property
+    def specs(self) -> list[tf.TensorSpec]:
+        return list(keras.tree.flatten(self.arguments))
+
+    def pack(self, tensors: Sequence[tf.Tensor]) -> tuple[Any, ...]:
+        return tuple(keras.tree.pack_sequence_as(self.arguments, list(tensors)))
+
+    def with_integers(self, names: set[str]) -> ModelInputs:
+        """The same, but the named inputs are int64."""
+
+        def change(spec: tf.TensorSpec) -> tf.TensorSpec:
+            return tf.TensorSpec(spec.shape, tf.int64, spec.name) if spec.name in names else spec
+
+        return ModelInputs(keras.tree.map_structure(change, self.arguments), self.has_declared_dtypes)
+
+
+def inputs_of(model: keras.Model) -> ModelInputs:
+    """What Keras knows. Raises ConfigurationError with the remedy when that is not enough."""
+    if isinstance(model, keras.Sequential):
+        if not model.built or not model.inputs:
+            raise ConfigurationError(f"model {model.name!r} is not built: its inputs are not known", hint=_REMEDY)
+        return ModelInputs((_name_leaves(model.inputs[0]),), has_declared_dtypes=False)
+    if hasattr(model, "input_names") or _has_symbolic_inputs(model):
+        return ModelInputs((_name_leaves(model.input),), has_declared_dtypes=True)
+    return _recorded_inputs(model)
+
+
+def given_inputs(specs: Any) -> ModelInputs:
+    """What the user says: one spec, a list, or a dictionary (nested where the model's input is)."""
+    return ModelInputs((_name_leaves(specs),), has_declared_dtypes=True)
+
+
+def _has_symbolic_inputs(model: keras.Model) -> bool:
+    try:
+        return model.input is not None
+    except (AttributeError, ValueError):
+        return False
+
+
+def _recorded_inputs(model: keras.Model) -> ModelInputs:
+    """A subclassed model: the shapes of its first call, one entry for each argument of build()."""
+    shapes = getattr(model, "_build_shapes_dict", None)
+    if not shapes:
+        raise ConfigurationError(
+            f"model {model.name!r} was never called, so its inputs are not known", hint=f"call it once, or {_REMEDY}"
+        )
+    arguments = {name.removesuffix("_shape"): _specs_of_shapes(shape) for name, shape in shapes.items()}
+    if len(arguments) == 1:
+        return ModelInputs((_name_leaves(*arguments.values()),), has_declared_dtypes=False)
+    named = [_name_leaves(argument, default=name) for name, argument in arguments.items()]
+    return ModelInputs(tuple(named), has_declared_dtypes=False)
+
+
+def _specs_of_shapes(shapes: Any) -> Any:
+    if isinstance(shapes, Mapping):
+        return {key: _specs_of_shapes(shape) for key, shape in shapes.items()}
+    if all(size is None or isinstance(size, int) for size in shapes):
+        return tf.TensorSpec([None, *shapes[1:]], tf.float32)
+    return [_specs_of_shapes(shape) for shape in shapes]
+
+
+def _name_leaves(structure: Any, *, default: str = _SINGLE_INPUT) -> Any:
+    """Keys of dictionaries, else names that the user gave, else `inputs`, or `input_0` and so on for several."""
+    paths = keras.tree.flatten_with_path(structure)
+    leaves = [
+        _spec(leaf, _leaf_name(path, leaf) or (default if len(paths) == 1 else f"input_{index}"))
+        for index, (path, leaf) in enumerate(paths)
+    ]
+    return keras.tree.pack_sequence_as(structure, leaves)
+
+
+def _leaf_name(path: Sequence[Any], leaf: Any) -> str | None:
+    if path and isinstance(path[-1], str):
+        return path[-1]
+    name = getattr(leaf, "name", None)
+    return None if name is None or _MADE_UP_NAME.fullmatch(name) else str(name)
+
+
+def _spec(leaf: Any, name: str) -> tf.TensorSpec:
+    shape = list(leaf.shape)
+    return tf.TensorSpec([None, *shape[1:]] if shape else [], tf.as_dtype(leaf.dtype), name=name)

@@ -1,0 +1,125 @@
+"""Keys for the variables of a Keras model that are the same when the model is built again.
+
+Keras numbers the names that it makes up (`embedding_3`), and two towers may both hold `emb/embeddings`; so a key is
+the path through the structure: attribute names in subclassed models, given names elsewhere, and for made-up names the
+class with its place among its siblings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
+
+
+def model_variables(model: keras.Model) -> list[KeyedVariable]:
+    """Every variable of the model, seeds included and metrics not. Raises when two would have one key."""
+    wanted = {id(variable): variable for variable in model.variables}
+    found: dict[int, KeyedVariable] = {}
+    keys: dict[str, int] = {}
+    for key, variable in _walk(model, "", set()):
+        if id(variable) in wanted and id(variable) not in found:
+            if key in keys:
+                raise ConfigurationError(
+                    f"two variables have the key {key!r}", hint="give the layers that hold them different names"
+                )
+            keys[key] = id(variable)
+            found[id(variable)] = KeyedVariable(key, raw(variable))
+    for identity, variable in wanted.items():
+        if identity not in found:
+            raise ConfigurationError(
+                f"variable {variable.path!r} belongs to no layer that hotdelta can find",
+                hint="keep the layer that owns it as an attribute of the model",
+            )
+    return [found[identity] for identity in wanted]
+
+
+def table_layers(model: keras.Model) -> Iterator[keras.layers.Embedding]:
+    """Every embedding layer of the model, ours and Keras's own."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Embedding) and layer.built:
+            yield layer
+
+
+def lookup_layers(model: keras.Model) -> dict[str, Any]:
+    """Layers with a vocabulary, by key."""
+    found: dict[str, Any] = {}
+    for key, layer in _walk_layers(model, "", set()):
+        if hasattr(layer, "get_vocabulary"):
+            found[key] = layer
+    return found
+
+
+def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    for key, found in _walk_layers(layer, path, seen):
+        own = [*found._trainable_variables, *found._non_trainable_variables]
+        for name, variable in numbered(own):
+            yield _join(key, name), variable
+        for number, generator in enumerate(found._seed_generators):
+            yield _join(key, f"seed_generator_{number}"), generator.state
+
+
+def _walk_layers(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(layer) in seen:
+        return
+    seen.add(id(layer))
+    yield path, layer
+    for label, child in _children(layer):
+        yield from _walk_layers(child, _join(path, label), seen)
+
+
+def _children(layer: Any) -> Iterator[tuple[str, Any]]:
+    attributes = {} if isinstance(layer, keras.Sequential) or _is_functional(layer) else _attribute_names(layer)
+    counts: dict[str, int] = {}
+    for child in layer._layers:
+        label = attributes.get(id(child))
+        if label is None:
+            label = _given_name(child)
+        if label is None:
+            kind = _snake_case(type(child).__name__)
+            count = counts[kind] = counts.get(kind, 0) + 1
+            label = kind if count == 1 else f"{kind}_{count - 1}"
+        yield label, child
+
+
+def _is_functional(layer: Any) -> bool:
+    return isinstance(layer, keras.Model) and getattr(layer, "_functional", None) is None and hasattr(layer, "_operations")
+
+
+def _attribute_names(layer: Any) -> dict[int, str]:
+    """Which attribute, or which place in an attribute's list or dictionary, holds each child."""
+    found: dict[int, str] = {}
+    for name, value in vars(layer).items():
+        if name in ("_layers", "_metrics") or name.startswith(("__", "_self_")):
+            continue
+        label = name.lstrip("_")
+        if isinstance(value, keras.layers.Layer):
+            found.setdefault(id(value), label)
+        elif isinstance(value, list | tuple):
+            for number, item in enumerate(value):
+                found.setdefault(id(item), f"{label}/{number}")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                found.setdefault(id(item), f"{label}/{key}")
+    return found
+
+
+def _given_name(layer: Any) -> str | None:
+    """The layer's name, unless Keras made it up from the class and a counter."""
+    made_up = rf"{re.escape(_snake_case(type(layer).__name__))}(_\d+)?"
+    return None if re.fullmatch(made_up, layer.name) else str(layer.name)
+
+
+def _snake_case(name: str) -> str:
+    name = re.sub(r"\W+", "", name)
+    name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
+    return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _join(path: str, label: str) -> str:
+    return f"{path}/{label}" if path else label

@@ -1,0 +1,111 @@
+"""From named variables, tables and slots to what a trainer saves and which tables it can record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from hotdelta.chain import names
+from hotdelta.chain.manifest import Tracking
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
+from hotdelta.train.touched import TouchedRows
+from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table, serving_schema
+
+
+@dataclass(frozen=True, slots=True)
+class Recorders:
+    """A touched set for each table that can have one, the tables that must, and why the others have none."""
+
+    touched: Mapping[str, TouchedRows]
+    demanded: frozenset[str]
+    reasons: Mapping[str, str]
+
+
+def assemble(
+    keyed: Sequence[KeyedVariable],
+    *,
+    table_keys: Collection[str],
+    slots: Iterable[SlotVariable] = (),
+    training_only: Iterable[KeyedVariable] = (),
+    schema: Schema | None = None,
+) -> ModelVariables:
+    """`keyed` are the model's own variables. Without a schema all of them are served."""
+    served = None if schema is None else {variable.key for variable in schema.variables}
+    key_of = {id(item.variable): item.key for item in keyed}
+    slots_of: dict[str, list[RowVariable]] = {key: [] for key in table_keys}
+    others = [
+        OtherVariable(item.key, item.variable, _role(item.key, served))
+        for item in keyed
+        if item.key not in table_keys
+    ]
+    for slot in slots:
+        owner = key_of[id(slot.of)]
+        if owner in slots_of:
+            slots_of[owner].append(RowVariable(slot.key, slot.variable, names.ROLE_TRAINING))
+        else:
+            others.append(OtherVariable(slot.key, slot.variable, names.ROLE_TRAINING))
+    others.extend(OtherVariable(item.key, item.variable, names.ROLE_TRAINING) for item in training_only)
+    tables = tuple(
+        Table(RowVariable(item.key, item.variable, _role(item.key, served)), tuple(slots_of[item.key]))
+        for item in keyed
+        if item.key in table_keys
+    )
+    return ModelVariables(tables, tuple(others), schema or serving_schema([*(t.values for t in tables), *others]))
+
+
+def find_table_keys(
+    wanted: Iterable[str | tf.Variable], key_of: Mapping[int, str], *, given: Collection[str] = ()
+) -> set[str]:
+    """The keys of the given tables, which are named by key or by variable."""
+    known = set(key_of.values())
+    found = set(given)
+    for table in wanted:
+        key = table if isinstance(table, str) else key_of.get(id(table))
+        if key not in known:
+            raise ConfigurationError(
+                f"table {table!r} is not a variable of the model", hint=f"its keys are {', '.join(sorted(known))}"
+            )
+        found.add(key)
+    return found
+
+
+def choose_recorders(tables: Sequence[Table], *, wanted: Mapping[str, str], refusal: str | None) -> Recorders:
+    """Record every table unless the user wants it compared; `refusal` is why the optimizer cannot record, if so."""
+    unknown = sorted(set(wanted) - {table.key for table in tables})
+    if unknown:
+        raise ConfigurationError(
+            f"tracking names {unknown[0]!r}, which is no table",
+            hint=f"the tables are {', '.join(table.key for table in tables) or 'none'}",
+        )
+    touched: dict[str, TouchedRows] = {}
+    reasons: dict[str, str] = {}
+    for table in tables:
+        mode = _mode(wanted.get(table.key))
+        if mode is Tracking.TOUCHED and refusal is not None:
+            raise ConfigurationError(
+                f"table {table.key!r} cannot be tracked as touched: {refusal}",
+                hint="use an optimizer of hotdelta.keras",
+            )
+        if mode is Tracking.CHANGED or refusal is not None:
+            reasons[table.key] = refusal or "asked for"
+        else:
+            touched[table.key] = TouchedRows(table.rows, name=table.key.replace("/", "_"))
+    demanded = frozenset(key for key, mode in wanted.items() if mode == Tracking.TOUCHED)
+    return Recorders(touched, demanded, reasons)
+
+
+def _mode(text: str | None) -> Tracking | None:
+    try:
+        return None if text is None else Tracking(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"tracking {text!r} is unknown", hint="say touched or changed, or leave it out"
+        ) from error
+
+
+def _role(key: str, served: Collection[str] | None) -> str:
+    return names.ROLE_SERVING if served is None or key in served else names.ROLE_TRAINING

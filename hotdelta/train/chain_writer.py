@@ -1,0 +1,217 @@
+"""One trainer's hold on a checkpoint directory: its lock, its run number, the tip of its chain, and its commits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hotdelta.chain import names
+from hotdelta.chain.bundle import PreparedBundle
+from hotdelta.chain.commit import commit
+from hotdelta.chain.disk import Disk
+from hotdelta.chain.lock import TrainerLock, claim_run
+from hotdelta.chain.manifest import HighestStep, Kind, Manifest, TableRecord
+from hotdelta.chain.position import Node, Position, new_state_id
+from hotdelta.chain.retention import delete, expired, sweep
+from hotdelta.chain.scan import Listing, Scanner, directory_of
+from hotdelta.errors import CommitError
+from hotdelta.logs import event
+from hotdelta.train.cut import Cut
+from hotdelta.train.delta_files import write_delta
+from hotdelta.train.variables import OtherVariable
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The place in the chain that a cut will take: its own node, and the one it follows (None: it starts a chain)."""
+
+    node: Node
+    parent: Node | None
+
+
+class ChainWriter:
+    """Commits deltas and fulls as one run.
+
+    `commit_delta` runs on the delta-writer thread and `commit_full` on the full-writer thread; all else belongs to
+    the training thread, which asks for the next link only while no delta is being written.
+    """
+
+    def __init__(
+        self, run_dir: Path, *, keep_fulls: int, disk: Disk, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self.run_dir = run_dir
+        self.disk = disk
+        self._keep_fulls = keep_fulls
+        self._wall_clock = wall_clock
+        self._lock = TrainerLock(run_dir)
+        self._scanner = Scanner(run_dir)
+        self._guard_tip = threading.Lock()
+        self._guard_directory = threading.Lock()
+        self._run = 0
+        self._seq = 0
+        self._tip: Node | None = None
+        self._tip_manifest: Path | None = None
+        self._base: Position | None = None
+        self._highest = HighestStep()
+
+    def open(self) -> Listing:
+        """Take the directory for this process. Raises DirectoryBusyError when another trainer has it."""
+        self._lock.acquire()
+        return self._scanner.scan()
+
+    def begin_run(self, listing: Listing, tip: Manifest | None) -> None:
+        """Start a new run that goes on from `tip` (None: with a new chain). Removes what a crash left behind."""
+        removed = sweep(self.run_dir, listing, self.disk)
+        if removed:
+            event(logger, logging.INFO, "removed files of an unfinished save", files=len(removed))
+        manifests = listing.manifests
+        self._highest = HighestStep(
+            full=max((manifest.highest_step.full for manifest in manifests), default=-1),
+            delta=max((manifest.highest_step.delta for manifest in manifests), default=-1),
+        )
+        self._run = claim_run(self.run_dir, manifests, self.disk)
+        self._seq = 0
+        self._tip = tip.node if tip else None
+        self._tip_manifest = self._manifest_path(tip) if tip else None
+        self._base = (tip.position if tip.kind is Kind.FULL else tip.base) if tip else None
+
+    def close(self) -> None:
+        self._lock.release()
+
+    @property
+    def tip(self) -> Node | None:
+        with self._guard_tip:
+            return self._tip
+
+    def next_link(self) -> Link:
+        """The link for the next cut. A full and its closing delta share one."""
+        with self._guard_tip:
+            return Link(Node(Position(self._run, self._seq + 1), new_state_id()), self._tip)
+
+    def forget_tip(self) -> None:
+        """The files of the chain are gone: the next commit has to start a new one."""
+        with self._guard_tip:
+            self._tip = None
+            self._tip_manifest = None
+            self._base = None
+
+    def is_tip_lost(self) -> bool:
+        with self._guard_tip:
+            return self._tip_manifest is not None and not self._tip_manifest.exists()
+
+    def is_directory_lost(self) -> bool:
+        return not directory_of(self.run_dir, Kind.DELTA).exists()
+
+    def reclaim_directory(self) -> None:
+        """Make the directory and its lock again after somebody removed them."""
+        self._lock.release()
+        self._lock.acquire()
+
+    def commit_delta(
+        self,
+        cut: Cut,
+        link: Link,
+        *,
+        others: tuple[OtherVariable, ...],
+        schema: str,
+        tables: Mapping[str, TableRecord],
+    ) -> Manifest:
+        """Raises CommitError; then nothing of it is visible and the tip is what it was."""
+        if link.parent is None:
+            raise CommitError("a delta needs a full to follow", path=self.run_dir)
+        directory = directory_of(self.run_dir, Kind.DELTA)
+        with self._guard_tip:
+            is_fresh, base = cut.step > self._highest.delta, self._base
+            self._highest = replace(self._highest, delta=max(self._highest.delta, cut.step))
+        prefix = names.delta_prefix(cut.step, link.node.position, is_step_fresh=is_fresh)
+        prepared = write_delta(
+            directory, prefix, cut, others=others, node=link.node, parent=link.parent, disk=self.disk
+        )
+        manifest = self._manifest(Kind.DELTA, prepared, cut, link, base=base, schema=schema, tables=tables)
+        with self._guard_directory:
+            commit(prepared, manifest, disk=self.disk)
+        self._advance(manifest)
+        return manifest
+
+    def commit_full(
+        self,
+        prepared: PreparedBundle,
+        cut: Cut,
+        link: Link,
+        *,
+        schema: str,
+        tables: Mapping[str, TableRecord],
+    ) -> Manifest:
+        """Commit a finished full under the name of its step, then delete what is no longer to be kept."""
+        with self._guard_tip:
+            is_fresh = cut.step > self._highest.full
+            self._highest = replace(self._highest, full=max(self._highest.full, cut.step))
+        prefix = names.full_prefix(cut.step, link.node.position, is_step_fresh=is_fresh)
+        prepared = prepared.renamed(prefix)
+        base = link.node.position
+        manifest = self._manifest(Kind.FULL, prepared, cut, link, base=base, schema=schema, tables=tables)
+        with self._guard_directory:
+            commit(prepared, manifest, disk=self.disk)
+        with self._guard_tip:
+            self._base = link.node.position
+        if link.parent is None:
+            self._advance(manifest)
+        self._delete_expired()
+        return manifest
+
+    def _manifest(
+        self,
+        kind: Kind,
+        prepared: PreparedBundle,
+        cut: Cut,
+        link: Link,
+        *,
+        base: Position | None,
+        schema: str,
+        tables: Mapping[str, TableRecord],
+    ) -> Manifest:
+        with self._guard_tip:
+            highest = self._highest
+        return Manifest(
+            kind=kind,
+            position=link.node.position,
+            state_id=link.node.state_id,
+            parent=link.parent,
+            base=base,
+            prefix=prepared.prefix,
+            step=cut.step,
+            created_at=self._wall_clock(),
+            schema=schema,
+            tables=tables,
+            files=prepared.files,
+            highest_step=highest,
+            watermark=cut.watermark,
+        )
+
+    def _advance(self, manifest: Manifest) -> None:
+        with self._guard_tip:
+            self._seq = manifest.position.seq
+            self._tip = manifest.node
+            self._tip_manifest = self._manifest_path(manifest)
+
+    def _manifest_path(self, manifest: Manifest) -> Path:
+        return directory_of(self.run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
+
+    def _delete_expired(self) -> None:
+        """Deleting is housekeeping: a failure is logged and tried again after the next full."""
+        with self._guard_directory:
+            try:
+                gone = expired(self._scanner.scan().manifests, keep_fulls=self._keep_fulls)
+                for manifest in gone:
+                    delete(self.run_dir, manifest, self.disk)
+            except (OSError, CommitError) as error:
+                event(logger, logging.WARNING, "old checkpoints could not be deleted", reason=error)
+                return
+        if gone:
+            event(logger, logging.INFO, "old checkpoints deleted", commits=len(gone))

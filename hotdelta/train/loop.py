@@ -1,0 +1,200 @@
+"""`DeltaWriter`: incremental checkpoints for a custom training loop on tf.Module or tf.Variable."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hotdelta.chain.manifest import Kind
+from hotdelta.chain.position import Position
+from hotdelta.chain.scan import directory_of
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.assembly import assemble, choose_recorders, find_table_keys
+from hotdelta.train.optimizer_slots import (
+    KeyedVariable,
+    SlotVariable,
+    can_record_rows,
+    innermost,
+    optimizer_variables,
+    raw,
+)
+from hotdelta.train.serving_module import save_serving_graph, trace_module
+from hotdelta.train.trackers import warn_of_comparing
+from hotdelta.train.writer import ChainTrainer
+from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
+
+
+class DeltaWriter:
+    """Saves the variables of a custom loop as a chain of deltas and fulls.
+
+    Make it before the training function is traced, call `step` after every training step, and `close` (or use
+    `with`) at the end. All methods belong to the thread that trains.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str | Path,
+        model: tf.Module | Mapping[str, tf.Variable],
+        *,
+        tables: Iterable[str | tf.Variable] = (),
+        optimizer: Any = None,
+        slots: Mapping[str, Mapping[str, tf.Variable]] | None = None,
+        tracking: Mapping[str, str] | None = None,
+        signatures: Mapping[str, Any] | None = None,
+        options: WriterOptions | None = None,
+        resume: bool = True,
+    ) -> None:
+        """Takes the directory and resumes at once; `resumed` says where.
+
+        `model`: its variables are keyed by attribute path, or by the given names. `tables`: those of which deltas
+        carry rows. `optimizer`: a Keras optimizer, already built; one of hotdelta.keras records the rows it writes.
+        Without one, give the `slots` of each table by table key, and tell the rows with `touch` (tracking "touched").
+        `signatures`: tf.functions with an input_signature, for serving.
+        """
+        keyed = _keyed_variables(model)
+        key_of = {id(item.variable): item.key for item in keyed}
+        table_keys = find_table_keys(tables, key_of)
+        found_slots, rest = _optimizer_state(optimizer, key_of)
+        found_slots.extend(_given_slots(slots or {}, keyed))
+        schema, publish = _serving_graph(signatures, key_of, table_keys)
+        variables = assemble(
+            keyed, table_keys=table_keys, slots=found_slots, training_only=rest, schema=schema
+        )
+        wanted = dict(tracking or {})
+        recorders = choose_recorders(variables.tables, wanted=wanted, refusal=_why_not(optimizer, wanted))
+        self._touched = recorders.touched
+        self._optimizer = innermost(optimizer) if can_record_rows(optimizer) else None
+        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        if self._optimizer is not None:
+            for table in variables.tables:
+                if table.key in recorders.touched:
+                    self._optimizer.record_rows(table.values.variable, recorders.touched[table.key])
+        self._trainer = ChainTrainer(Path(checkpoint_dir), options=options or WriterOptions(), publish=publish)
+        self.resumed: Resumed | None = self._trainer.start(
+            variables, touched=recorders.touched, demanded=recorders.demanded, is_resuming=resume
+        )
+        for table in variables.tables:
+            if table.key in recorders.reasons:
+                warn_of_comparing(table, recorders.reasons[table.key])
+
+    @property
+    def status(self) -> WriterStatus:
+        return self._trainer.status
+
+    @property
+    def position(self) -> Position | None:
+        """The newest committed position."""
+        return self._trainer.position
+
+    def touch(self, table: str, ids: Any) -> None:
+        """Tell, after the write, which rows of a table (and of its slots) a step wrote."""
+        if table not in self._touched:
+            raise ConfigurationError(
+                f"table {table!r} is not tracked as touched", hint=f'pass tracking={{"{table}": "touched"}}'
+            )
+        self._touched[table].record(tf.constant(np.asarray(ids, np.int64)))
+
+    def step(self, steps: int = 1) -> None:
+        """Tell that training steps were made; saves when one is due."""
+        self._prove_recording()
+        self._trainer.step(steps)
+
+    def end_epoch(self, epoch: int) -> None:
+        self._trainer.end_epoch(epoch)
+
+    def watermark(self, seconds: float) -> None:
+        self._trainer.watermark(seconds)
+
+    def save(self) -> Position | None:
+        """Commit a delta of everything up to now, and wait for it."""
+        self._prove_recording()
+        return self._trainer.save()
+
+    def save_full(self) -> Position | None:
+        """Commit a full checkpoint of everything up to now, and wait for it."""
+        self._prove_recording()
+        return self._trainer.save_full()
+
+    def close(self) -> None:
+        """Save what is left and give the directory back."""
+        try:
+            self.save()
+        finally:
+            self._trainer.close()
+
+    def __enter__(self) -> DeltaWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _prove_recording(self) -> None:
+        if self._optimizer is None:
+            return
+        graphs = [graph for graph in self._optimizer.traced_graphs if graph not in self._checked]
+        self._trainer.check_traces(graphs)
+        self._checked.update(graphs)
+
+
+def _keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
+    if isinstance(model, Mapping):
+        return [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
+    paths = model._flatten(predicate=lambda value: isinstance(value, tf.Variable), with_path=True)
+    keyed = {id(variable): KeyedVariable("/".join(map(str, path)), variable) for path, variable in reversed(list(paths))}
+    return sorted(keyed.values(), key=lambda item: item.key)
+
+
+def _optimizer_state(
+    optimizer: Any, key_of: Mapping[int, str]
+) -> tuple[list[SlotVariable], list[KeyedVariable]]:
+    if optimizer is None:
+        return [], []
+    if not optimizer.built:
+        raise ConfigurationError(
+            "the optimizer has no variables yet", hint="call optimizer.build(trainable_variables) first"
+        )
+    return optimizer_variables(optimizer, key_of)
+
+
+def _given_slots(
+    slots: Mapping[str, Mapping[str, tf.Variable]], keyed: list[KeyedVariable]
+) -> list[SlotVariable]:
+    variables = {item.key: item.variable for item in keyed}
+    unknown = sorted(set(slots) - set(variables))
+    if unknown:
+        raise ConfigurationError(f"slots are given for {unknown[0]!r}, which is not a variable of the model")
+    return [
+        SlotVariable(f"slots/{name}/{key}", raw(variable), variables[key])
+        for key, named in slots.items()
+        for name, variable in named.items()
+    ]
+
+
+def _serving_graph(
+    signatures: Mapping[str, Any] | None, key_of: Mapping[int, str], table_keys: set[str]
+) -> tuple[Any, Callable[[Path], None]]:
+    if not signatures:
+        return None, lambda _run_dir: None
+    module, schema = trace_module(signatures, keys=key_of, tables=table_keys)
+
+    def publish(run_dir: Path) -> None:
+        save_serving_graph(directory_of(run_dir, Kind.DELTA), module, schema)
+
+    return schema, publish
+
+
+def _why_not(optimizer: Any, wanted: Mapping[str, str]) -> str | None:
+    """Without an optimizer the user tells the rows: then touched is what was asked for, never the default."""
+    if can_record_rows(optimizer):
+        return None
+    if optimizer is None and wanted:
+        return None
+    return "nothing records the rows that training writes"

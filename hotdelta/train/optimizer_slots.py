@@ -1,0 +1,91 @@
+"""The variables of a Keras optimizer under keys that are stable: its slots, each with its variable, and the rest.
+
+Works on the optimizer's own attributes and imports no Keras, so that custom loops need none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedVariable:
+    key: str
+    variable: tf.Variable
+
+
+@dataclass(frozen=True, slots=True)
+class SlotVariable:
+    """An optimizer variable that belongs to one trainable variable of the model."""
+
+    key: str
+    variable: tf.Variable
+    of: tf.Variable
+
+
+def raw(variable: Any) -> tf.Variable:
+    """The TensorFlow variable inside a Keras one: `value` may hand out a copy that is cast to another dtype."""
+    return variable if isinstance(variable, tf.Variable) else variable._value
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer that writes to the variables, without the ones wrapped around it (loss scaling)."""
+    while getattr(optimizer, "inner_optimizer", None) is not None:
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+def can_record_rows(optimizer: Any) -> bool:
+    return hasattr(innermost(optimizer), "record_rows")
+
+
+def optimizer_variables(
+    optimizer: Any, key_of: Mapping[int, str], *, under: str = OPTIMIZER
+) -> tuple[list[SlotVariable], list[KeyedVariable]]:
+    """The slots of an optimizer, each with the variable it belongs to, and its other variables (step, rates...).
+
+    `key_of` maps the id of a model variable to its key. A wrapped optimizer (loss scaling) is under `inner`.
+    """
+    own = {id(variable): variable for variable in optimizer.variables}
+    inner = getattr(optimizer, "inner_optimizer", None)
+    slots: list[SlotVariable] = []
+    rest: list[KeyedVariable] = []
+    if inner is not None:
+        slots, rest = optimizer_variables(inner, key_of, under=f"{under}/inner")
+        for variable in inner.variables:
+            own.pop(id(variable), None)
+    for name, of, variable in _slot_lists(optimizer, own):
+        own.pop(id(variable))
+        slots.append(SlotVariable(f"{under}/{name}/{key_of[id(raw(of))]}", raw(variable), raw(of)))
+    rest.extend(KeyedVariable(f"{under}/{name}", raw(variable)) for name, variable in numbered(own.values()))
+    return slots, rest
+
+
+def _slot_lists(optimizer: Any, own: Mapping[int, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Keras keeps slots in lists that run along the trainable variables: (name, trainable variable, slot)."""
+    trainable = list(optimizer._trainable_variables)
+    seen: set[int] = set()
+    for attribute, values in sorted(vars(optimizer).items()):
+        if not isinstance(values, list) or len(values) != len(trainable):
+            continue
+        for variable, slot in zip(trainable, values, strict=True):
+            is_slot = id(slot) in own and id(slot) not in seen and tuple(slot.shape) == tuple(variable.shape)
+            if is_slot:
+                seen.add(id(slot))
+                yield attribute.lstrip("_"), variable, slot
+
+
+def numbered(variables: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Each variable with its own short name, made unique by its place among those of the same name."""
+    counts: dict[str, int] = {}
+    for variable in variables:
+        name = re.sub(r"_\d+$", "", variable.name)
+        count = counts[name] = counts.get(name, 0) + 1
+        yield (name if count == 1 else f"{name}_{count - 1}"), variable

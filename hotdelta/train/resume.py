@@ -1,0 +1,184 @@
+"""Finding the newest position from which training can go on, checking that the model fits it, and loading it.
+
+Nothing on disk is changed here, and no variable is changed before everything is checked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hotdelta.chain import names
+from hotdelta.chain.bundle import BundleReader
+from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
+from hotdelta.chain.position import Node
+from hotdelta.chain.scan import Listing, directory_of, verify
+from hotdelta.errors import ChainError, DamagedError, ModelMismatchError
+from hotdelta.train.row_values import Array
+from hotdelta.train.trainer_state import TrainerState
+from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A full and the deltas after it, all verified; and what kept it from being newer, if anything did."""
+
+    full: Manifest
+    deltas: tuple[Manifest, ...]
+    problems: tuple[ChainError, ...]
+
+    @property
+    def newest(self) -> Manifest:
+        return self.deltas[-1] if self.deltas else self.full
+
+    @property
+    def node(self) -> Node:
+        return self.newest.node
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        return (self.full, *self.deltas)
+
+
+def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
+    """The newest position whose files are all as their manifests say. None when there is no valid full at all."""
+    problems: list[ChainError] = []
+    broken: set[tuple[Kind, str]] = set()
+    while True:
+        usable = [
+            manifest for manifest in listing.manifests if (manifest.kind, manifest.prefix) not in broken
+        ]
+        found = plan(None, usable, refused=listing.refused)
+        if found.problem is not None:
+            problems.append(found.problem)
+        fulls = [step.manifest for step in found.steps if isinstance(step, RestoreFull)]
+        if not fulls:
+            return None
+        deltas = tuple(step.manifest for step in found.steps if isinstance(step, ApplyDelta))
+        error = _first_damage(run_dir, (fulls[0], *deltas))
+        if error is None:
+            return ResumePoint(fulls[0], deltas, tuple(problems))
+        manifest, damage = error
+        problems.append(damage)
+        broken.add((manifest.kind, manifest.prefix))
+
+
+def _first_damage(run_dir: Path, manifests: Sequence[Manifest]) -> tuple[Manifest, DamagedError] | None:
+    for manifest in manifests:
+        try:
+            verify(run_dir, manifest)
+        except DamagedError as error:
+            return manifest, error
+    return None
+
+
+class ResumeReader:
+    """The tensors of a resume point. A context manager: it keeps the files open."""
+
+    def __init__(self, run_dir: Path, point: ResumePoint) -> None:
+        self._stack = ExitStack()
+        self._readers = [
+            self._stack.enter_context(BundleReader(directory_of(run_dir, manifest.kind), manifest.prefix))
+            for manifest in point.manifests
+        ]
+
+    def __enter__(self) -> ResumeReader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def problems(self, variables: ModelVariables) -> list[str]:
+        """One line for each variable that is not on disk, or has another shape or dtype there."""
+        return [line for item in variables.everything() if (line := self._problem(item))]
+
+    def _problem(self, item: RowVariable | OtherVariable) -> str | None:
+        entry = self._readers[0].entries.get(item.key)
+        if entry is None:
+            if self._is_introduced_later(item):
+                return None
+            return f"{item.key}: the model has it with shape {_show(item.shape)}, the checkpoint does not have it"
+        if tuple(entry.shape) != item.shape:
+            return (
+                f"{item.key}: shape {_show(item.shape)} in the model, {_show(entry.shape)} in the checkpoint"
+            )
+        if entry.dtype != item.dtype:
+            return f"{item.key}: dtype {item.dtype} in the model, {entry.dtype} in the checkpoint"
+        return None
+
+    def _is_introduced_later(self, item: RowVariable | OtherVariable) -> bool:
+        """A recompiled optimizer brings new slots in the middle of a chain, whole, in one delta."""
+        for reader in self._readers[1:]:
+            rows = reader.entries.get(item.key + names.IDS_SUFFIX)
+            value = reader.entries.get(item.key + names.VALUE_SUFFIX)
+            if rows is not None and rows.shape == (item.shape[:1]):
+                return True
+            if value is not None and tuple(value.shape) == (1, *item.shape):
+                return True
+        return False
+
+    def trainer_state(self) -> TrainerState:
+        text = self._readers[-1].read(names.TRAINER_STATE_TENSOR).tobytes()
+        return TrainerState.from_json(text)
+
+    def table_values(self, table: Table) -> Iterator[tuple[RowVariable, Array]]:
+        """Each row variable of the table with its value at the resume point, one at a time (they are large)."""
+        for item in table.row_variables:
+            yield item, self._row_values(item, table)
+
+    def _row_values(self, item: RowVariable, table: Table) -> Array:
+        numpy_dtype = item.variable.dtype.as_numpy_dtype
+        values = np.empty(item.shape, numpy_dtype)
+        if item.key in self._readers[0].entries:
+            values.reshape(-1).view(np.uint8)[:] = self._readers[0].map_bytes(item.key)
+        for reader in self._readers[1:]:
+            rows_name = item.key + names.ROWS_SUFFIX
+            if rows_name not in reader.entries:
+                continue
+            own_ids = item.key + names.IDS_SUFFIX
+            ids = reader.read(own_ids if own_ids in reader.entries else table.key + names.IDS_SUFFIX)
+            values[ids] = reader.map_bytes(rows_name).view(numpy_dtype).reshape(len(ids), *item.shape[1:])
+        return values
+
+    def other_value(self, item: OtherVariable) -> Array:
+        numpy_dtype = item.variable.dtype.as_numpy_dtype
+        for reader in reversed(self._readers[1:]):
+            entry = reader.entries.get(item.key + names.VALUE_SUFFIX)
+            if entry is not None and entry.shape[0] == 1:
+                return _typed(reader.map_bytes(item.key + names.VALUE_SUFFIX), numpy_dtype, item.shape)
+        return _typed(self._readers[0].map_bytes(item.key), numpy_dtype, item.shape)
+
+
+def check_fits(reader: ResumeReader, variables: ModelVariables) -> None:
+    problems = reader.problems(variables)
+    if problems:
+        raise ModelMismatchError(
+            "the model does not fit the checkpoint: " + "; ".join(problems),
+            problems=tuple(problems),
+            hint="build the model and compile it as it was saved, or use another directory; nothing was changed",
+        )
+
+
+def load_variables(reader: ResumeReader, variables: ModelVariables) -> None:
+    """Put every variable to its value at the resume point, bit for bit."""
+    for table in variables.tables:
+        for item, values in reader.table_values(table):
+            item.variable.assign(values)
+    for other in variables.others:
+        other.variable.assign(reader.other_value(other))
+
+
+def _typed(raw: Array, dtype: object, shape: tuple[int, ...]) -> Array:
+    return np.array(raw).view(dtype).reshape(shape)  # type: ignore[call-overload, no-any-return]
+
+
+def _show(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape) or "scalar"

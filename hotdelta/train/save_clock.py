@@ -1,0 +1,33 @@
+"""How long ago the last save of one kind was: in seconds, steps and epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hotdelta.train.schedule import Progress, SaveEvery
+
+COUNT_SECONDS = 0.25
+
+
+class SaveClock:
+    """Measures what has passed since the last save and asks the policy. Counting rows is costly, so it is rare."""
+
+    def __init__(self, policy: SaveEvery, clock: Callable[[], float], count_rows: Callable[[], int]) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._count_rows = count_rows
+        self.restart()
+
+    def restart(self) -> None:
+        self._at = self._counted_at = self._clock()
+        self._steps = self._epochs = self._rows = 0
+
+    def add(self, *, steps: int = 0, epochs: int = 0) -> None:
+        self._steps += steps
+        self._epochs += epochs
+
+    def is_due(self) -> bool:
+        now = self._clock()
+        if self._policy.touched_rows is not None and now - self._counted_at >= COUNT_SECONDS:
+            self._rows, self._counted_at = self._count_rows(), now
+        return self._policy.is_due(Progress(now - self._at, self._steps, self._epochs, self._rows))

@@ -1,0 +1,120 @@
+"""The serving graph in the run directory: written once by the trainer, read by the exporter.
+
+It is a SavedModel whose checkpoint was left out, so that writing it costs nothing however large the tables are, and
+reading it needs no training script. Values never pass through here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import tensorflow as tf
+from tensorflow.python.saved_model.save import save_and_return_nodes
+
+from hotdelta.chain import names
+from hotdelta.chain.disk import Disk
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import DamagedError, ManifestError, ModelMismatchError
+from hotdelta.train.serving_module import ServingModule
+
+_TRAIN_AGAIN = "start the trainer again: it writes a new one"
+
+
+def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -> Path:
+    """Leave graph and schema in `directory`, unless they are there already. O(1) in the size of the tables.
+
+    Appears by one rename: a reader finds the whole graph or none.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    _save_schema(directory / names.schema_name(schema.digest), schema)
+    target = directory / names.serving_graph_name(schema.digest)
+    if target.exists():
+        return target
+    temporary = _temporary(target)
+    try:
+        save_and_return_nodes(
+            module.root, str(temporary), signatures=dict(module.signatures), experimental_skip_checkpoint=True
+        )
+        publish_directory(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return target
+
+
+def load_serving_graph(directory: Path, schema: Schema) -> ServingModule:
+    """The graph of `schema`; its variables have no values yet.
+
+    Raises ModelMismatchError when there is none, DamagedError when it cannot be read.
+    """
+    path = directory / names.serving_graph_name(schema.digest)
+    if not path.is_dir():
+        raise ModelMismatchError(
+            f"{directory} holds no serving graph of schema {schema.digest[: names.SCHEMA_NAME_DIGITS]}",
+            hint="let the trainer leave one (give it the model's signatures), or export the model from Python",
+        )
+    try:
+        options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)
+        root = tf.saved_model.load(str(path), options=options)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise DamagedError(
+            f"serving graph {path} cannot be read: {error}",
+            path=path,
+            position="",
+            hint=f"if it uses operations of another package, name that with --import; else delete it and {_TRAIN_AGAIN}",
+        ) from error
+    return ServingModule(root, tuple(root.hotdelta_variables), dict(root.signatures.items()))
+
+
+def load_schema(directory: Path, digest: str) -> Schema:
+    """Raises ModelMismatchError when the schema file is not there, cannot be read, or is another one."""
+    path = directory / names.schema_name(digest)
+    try:
+        schema = Schema.from_json(path.read_bytes())
+    except OSError as error:
+        raise ModelMismatchError(f"{path} cannot be read: {error.strerror}", hint=_TRAIN_AGAIN) from error
+    except ManifestError as error:
+        raise ModelMismatchError(f"{path}: {error.message}", hint=f"delete it and {_TRAIN_AGAIN}") from error
+    if schema.digest != digest:
+        raise ModelMismatchError(f"{path} is not the schema {digest}", hint=f"delete it and {_TRAIN_AGAIN}")
+    return schema
+
+
+def publish_directory(temporary: Path, target: Path) -> None:
+    """Make `temporary` durable and give it its name at once. Loses quietly to another writer of the same name."""
+    disk = Disk()
+    for folder, _, file_names in os.walk(temporary):
+        for name in file_names:
+            _sync_file(Path(folder, name))
+        disk.sync_directory(Path(folder))
+    try:
+        disk.rename(temporary, target)
+    except OSError:
+        if not target.is_dir():
+            raise
+    # Not durable before its directory is: the rename is only a change of names in there.
+    disk.sync_directory(target.parent)
+
+
+def _save_schema(path: Path, schema: Schema) -> None:
+    if path.exists():
+        return
+    temporary = _temporary(path)
+    temporary.write_bytes(schema.to_json())
+    _sync_file(temporary)
+    disk = Disk()
+    disk.rename(temporary, path)
+    disk.sync_directory(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{names.TEMPORARY_PREFIX}{path.name}-{os.getpid()}")
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,155 @@
+"""All trackers of a model together: one cut across every table and every other variable, taken at one moment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from hotdelta.chain.manifest import TableRecord, Tracking
+from hotdelta.errors import ConfigurationError
+from hotdelta.logs import event
+from hotdelta.train.cut import Cut
+from hotdelta.train.other_values import OtherValues
+from hotdelta.train.outside_writes import OutsideWrites
+from hotdelta.train.row_values import Array
+from hotdelta.train.scrub import Scrub
+from hotdelta.train.touched import TouchedRows
+from hotdelta.train.trace_check import inspect_trace
+from hotdelta.train.tracking import ChangedTable, TableTracker, TouchedTable
+from hotdelta.train.variables import ModelVariables, Table
+
+logger = logging.getLogger(__name__)
+
+NOTHING: frozenset[str] = frozenset()
+
+
+class Trackers:
+    """Which rows and values changed since the last cut. Every method is called by the training thread."""
+
+    def __init__(
+        self,
+        variables: ModelVariables,
+        *,
+        touched: Mapping[str, TouchedRows],
+        demanded: frozenset[str] = NOTHING,
+        unsaved: frozenset[str] = NOTHING,
+        scrub_saves: int = 0,
+    ) -> None:
+        """`touched` has a recorder for each table that training records; the others are compared.
+
+        `demanded`: tables that the user wants *touched*, so that falling back is an error. `unsaved`: keys of which
+        nothing, or nothing that is still true, is on disk. `scrub_saves`: see WriterOptions.
+        """
+        self.variables = variables
+        self._demanded = demanded
+        self._outside = OutsideWrites()
+        self.others = OtherValues(variables.others, unsaved=unsaved)
+        self.tables: dict[str, TableTracker] = {}
+        for table in variables.tables:
+            recorder = touched.get(table.key)
+            self.tables[table.key] = (
+                ChangedTable(table, unsaved=unsaved)
+                if recorder is None
+                else self._touched_table(table, recorder, unsaved)
+            )
+        self.scrub = Scrub(self.touched_tables(), every_saves=scrub_saves)
+
+    def _touched_table(self, table: Table, recorder: TouchedRows, unsaved: frozenset[str]) -> TouchedTable:
+        self._outside.watch_all((item.variable for item in table.row_variables), recorder.record_all)
+        return TouchedTable(table, recorder, unsaved=unsaved)
+
+    def stop(self) -> None:
+        self._outside.stop()
+
+    def cut(self, *, step: int, trainer_state: bytes, watermark: float | None, trained_at: float) -> Cut:
+        """Take everything that changed, and read the rows whose turn it is to be checked."""
+        blocks = [block for tracker in self.tables.values() for block in tracker.take()]
+        return Cut(
+            step=step,
+            blocks=tuple(blocks),
+            values=self.others.take(),
+            trainer_state=trainer_state,
+            watermark=watermark,
+            trained_at=trained_at,
+            scrub=self.scrub.next_slices(blocks),
+        )
+
+    def give_back(self, cut: Cut) -> None:
+        """The cut was not committed: what it took is due again."""
+        for tracker in self.tables.values():
+            keys = {item.key for item in tracker.table.row_variables}
+            tracker.give_back([block for block in cut.blocks if block.variable.key in keys])
+        self.others.give_back(cut.values)
+
+    def mark_all(self) -> None:
+        for tracker in self.tables.values():
+            tracker.mark_all()
+
+    def snapshot(self) -> Mapping[str, Array]:
+        return self.others.snapshot()
+
+    def touched_rows(self) -> int:
+        return sum(tracker.count() for tracker in self.tables.values())
+
+    def records(self, cut: Cut) -> dict[str, TableRecord]:
+        """What the manifest says about each table."""
+        rows = {block.variable.key: len(block.ids) for block in cut.blocks}
+        return {
+            key: TableRecord(
+                tracker.table.values.shape, tracker.table.values.dtype, tracker.mode, rows.get(key, 0)
+            )
+            for key, tracker in self.tables.items()
+        }
+
+    def touched_tables(self) -> list[TouchedTable]:
+        return [tracker for tracker in self.tables.values() if isinstance(tracker, TouchedTable)]
+
+    def check_trace(self, graph: Any) -> None:
+        """Prove that this trace records every write, table by table; compare the tables for which it does not."""
+        for tracker in self.touched_tables():
+            reason = _unrecorded_writer(graph, tracker)
+            if reason is not None:
+                self._fall_back(tracker, reason)
+
+    def _fall_back(self, tracker: TouchedTable, reason: str) -> None:
+        table = tracker.table
+        if table.key in self._demanded:
+            raise ConfigurationError(
+                f"table {table.key!r} cannot be tracked as touched: {reason}",
+                hint="leave its tracking to hotdelta, or take out what writes to rows that no gradient names",
+            )
+        unsaved = frozenset(item.key for item in table.row_variables)
+        self.tables[table.key] = ChangedTable(table, unsaved=unsaved)
+        self.scrub.forget(table)
+        warn_of_comparing(table, reason)
+
+
+def warn_of_comparing(table: Table, reason: str) -> None:
+    """Say once, at the start, what *changed* tracking costs and what to do about it."""
+    megabytes = sum(item.nbytes for item in table.row_variables) / 1e6
+    event(
+        logger,
+        logging.WARNING,
+        "table is compared row by row at every save",
+        table=table.key,
+        tracking=Tracking.CHANGED,
+        reason=reason,
+        compared_megabytes=round(megabytes, 1),
+        remedy="use hotdelta.keras.Embedding with an optimizer of hotdelta.keras, without options that write every row",
+    )
+
+
+def _unrecorded_writer(graph: Any, tracker: TouchedTable) -> str | None:
+    """Why this trace may write rows that the touched set does not learn of; None when it cannot."""
+    watched = {item.key: item.variable for item in tracker.table.row_variables}
+    recorder = {f"recorder {index}": variable for index, variable in enumerate(tracker.touched.variables)}
+    use = inspect_trace(graph, {**watched, **recorder})
+    for key in watched:
+        if key in use.other_writers:
+            return f"{', '.join(sorted(use.other_writers[key]))} writes all rows of {key}"
+    is_written = any(key in use.row_writers for key in watched)
+    is_recorded = any(key in use.row_writers or key in use.other_writers for key in recorder)
+    if is_written and not is_recorded:
+        return "the training function was traced without the recorder"
+    return None

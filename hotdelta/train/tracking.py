@@ -1,0 +1,111 @@
+"""The two ways to know which rows of a table changed, behind one interface. Called on the training thread only."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from hotdelta.chain.manifest import Tracking
+from hotdelta.train.changed import ChangedRows
+from hotdelta.train.cut import RowBlock
+from hotdelta.train.row_values import Array, Ids, gather_rows, read_slice
+from hotdelta.train.touched import TouchedRows
+from hotdelta.train.variables import RowVariable, Table
+
+
+class TableTracker(Protocol):
+    """Knows which rows of one table, and of its slots, changed since the last take."""
+
+    table: Table
+    mode: Tracking
+
+    def take(self) -> list[RowBlock]: ...
+
+    def give_back(self, blocks: list[RowBlock]) -> None: ...
+
+    def mark_all(self) -> None: ...
+
+    def count(self) -> int: ...
+
+    def read_slice(self, variable: RowVariable, first: int, count: int) -> Array:
+        """Rows for a full; may be called from another thread and be torn by training (see full_builder)."""
+        ...
+
+
+class TouchedTable:
+    """One touched set, recorded in the training graph, for a table and its slots."""
+
+    mode = Tracking.TOUCHED
+
+    def __init__(self, table: Table, touched: TouchedRows, *, unsaved: frozenset[str] = frozenset()) -> None:
+        """`unsaved`: keys of row variables of which nothing is on disk yet; their first take is every row."""
+        self.table = table
+        self.touched = touched
+        self._unsaved = set(unsaved)
+
+    def take(self) -> list[RowBlock]:
+        ids = self.touched.take()
+        if self.table.key in self._unsaved:
+            ids = _all_rows(self.table.values)
+        blocks = [self._block(item, ids) for item in self.table.row_variables]
+        self._unsaved.clear()
+        return blocks
+
+    def _block(self, item: RowVariable, ids: Ids) -> RowBlock:
+        if item is self.table.values:
+            return RowBlock(item, ids, gather_rows(item.variable, ids))
+        if item.key in self._unsaved and self.table.key not in self._unsaved:
+            everything = _all_rows(item)
+            return RowBlock(item, everything, gather_rows(item.variable, everything))
+        return RowBlock(item, ids, gather_rows(item.variable, ids), shares_ids_of=self.table.key)
+
+    def give_back(self, blocks: list[RowBlock]) -> None:
+        for block in blocks:
+            if block.variable is self.table.values:
+                self.touched.give_back(block.ids)
+            elif block.shares_ids_of is None:
+                self._unsaved.add(block.variable.key)
+
+    def mark_all(self) -> None:
+        self.touched.record_all()
+
+    def count(self) -> int:
+        return self.touched.count()
+
+    def read_slice(self, variable: RowVariable, first: int, count: int) -> Array:
+        return read_slice(variable.variable, first, count)
+
+
+class ChangedTable:
+    """A remembered copy of a table and of each slot, compared bit for bit at every take."""
+
+    mode = Tracking.CHANGED
+
+    def __init__(self, table: Table, *, unsaved: frozenset[str] = frozenset()) -> None:
+        self.table = table
+        self._rows = {
+            item.key: ChangedRows(item.variable, is_saved=item.key not in unsaved)
+            for item in table.row_variables
+        }
+
+    def take(self) -> list[RowBlock]:
+        return [RowBlock(item, *self._rows[item.key].take()) for item in self.table.row_variables]
+
+    def give_back(self, blocks: list[RowBlock]) -> None:
+        for block in blocks:
+            self._rows[block.variable.key].give_back(block.ids)
+
+    def mark_all(self) -> None:
+        """Nothing to do: comparing finds every write, whoever made it."""
+
+    def count(self) -> int:
+        """Not known without a full comparison."""
+        return 0
+
+    def read_slice(self, variable: RowVariable, first: int, count: int) -> Array:
+        return self._rows[variable.key].remembered[first : first + count]
+
+
+def _all_rows(item: RowVariable) -> Ids:
+    return np.arange(item.rows, dtype=np.int64)

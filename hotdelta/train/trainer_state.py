@@ -1,0 +1,98 @@
+"""The trainer's own progress: epoch, step, and what the user registered (reader positions and the like), as JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hotdelta.errors import ConfigurationError, ManifestError
+
+MAX_STATE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """Where a trainer was: `step` steps in all, the `epoch`-th epoch (from 0) after `step_in_epoch` steps of it."""
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    registered: Mapping[str, Any] = field(default_factory=dict)
+
+    def after_steps(self, steps: int) -> TrainerState:
+        return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
+
+    def after_epoch(self, epoch: int) -> TrainerState:
+        return replace(self, epoch=epoch + 1, step_in_epoch=0)
+
+    def with_registered(self, registered: Mapping[str, Any]) -> TrainerState:
+        return replace(self, registered=registered)
+
+    def to_json(self) -> bytes:
+        document = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "registered": {name: _encode(name, value) for name, value in self.registered.items()},
+        }
+        text = json.dumps(document).encode()
+        if len(text) > MAX_STATE_BYTES:
+            raise ConfigurationError(
+                f"the registered trainer state has {len(text)} bytes, more than {MAX_STATE_BYTES}",
+                hint="register positions, not data",
+            )
+        return text
+
+    @classmethod
+    def from_json(cls, text: bytes) -> TrainerState:
+        try:
+            document = json.loads(text)
+            registered = {name: _decode(value) for name, value in document["registered"].items()}
+            return cls(document["step"], document["epoch"], document["step_in_epoch"], registered)
+        except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+            raise ManifestError(f"trainer state cannot be read: {error!r}") from error
+
+
+class StateRegistry:
+    """What the user asked to be saved with every commit: a name, how to read it, and how to put it back."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, Callable[[], Any]] = {}
+        self._restorers: dict[str, Callable[[Any], None]] = {}
+
+    def register(
+        self, name: str, read: Callable[[], Any], restore: Callable[[Any], None] | None = None
+    ) -> None:
+        if name in self._readers:
+            raise ConfigurationError(f"trainer state {name!r} is registered twice")
+        self._readers[name] = read
+        if restore is not None:
+            self._restorers[name] = restore
+
+    def read(self) -> dict[str, Any]:
+        return {name: read() for name, read in self._readers.items()}
+
+    def restore(self, registered: Mapping[str, Any]) -> None:
+        for name, restore in self._restorers.items():
+            if name in registered:
+                restore(registered[name])
+
+
+def _encode(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"trainer state {name!r} cannot be saved: {error}", hint="return bytes, or what JSON can hold"
+        ) from error
+    return {"json": value}
+
+
+def _decode(document: dict[str, Any]) -> Any:
+    return base64.b64decode(document["b64"]) if "b64" in document else document["json"]

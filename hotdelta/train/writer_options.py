@@ -1,0 +1,53 @@
+"""What a writer is told, and what it tells: options, where it resumed, and its counters. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotdelta.chain.position import Position
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.schedule import SaveEvery
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """When to save and what to keep. `scrub_saves`: every row is checked once within so many deltas; 0 is never."""
+
+    full: SaveEvery = SaveEvery(seconds=600)
+    delta: SaveEvery = SaveEvery(seconds=5)
+    keep_fulls: int = 5
+    scrub_saves: int = 128
+
+    def __post_init__(self) -> None:
+        if self.keep_fulls < 1:
+            raise ConfigurationError(f"cannot keep {self.keep_fulls} fulls", hint="keep at least 1")
+        if self.scrub_saves < 0:
+            raise ConfigurationError(f"scrub_saves is {self.scrub_saves}", hint="give 0 (never) or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where training goes on: the position that was loaded, the trainer's progress there, and what was damaged."""
+
+    position: Position
+    step: int
+    epoch: int
+    step_in_epoch: int
+    state: Mapping[str, Any]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class WriterStatus:
+    """Counters, for people and for tests. Written by one thread each, read by any."""
+
+    deltas: int = 0
+    fulls: int = 0
+    failures: int = 0
+    postponed: int = 0
+    rows_unrecorded: int = 0
+    last_error: str = ""
+    last_stall_seconds: float = 0.0
+    longest_stall_seconds: float = 0.0

@@ -1,0 +1,64 @@
+"""Reads a chain with TensorFlow's own checkpoint reader and nothing of our resume code: what a test compares with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.chain.position import Position
+from hotdelta.chain.scan import Scanner, directory_of
+
+Values = dict[str, bytes]
+
+
+def values_of(variables: Mapping[str, tf.Variable]) -> Values:
+    """The bit pattern of every variable, now."""
+    return {key: np.asarray(variable.read_value()).tobytes() for key, variable in variables.items()}
+
+
+def replay(run_dir: Path, position: Position, keys: Iterable[str], *, full: Position | None = None) -> Values:
+    """Every variable at `position`: a full (the nearest before it, or the given one) and the deltas from there."""
+    by_position = {(m.kind, m.position): m for m in Scanner(run_dir).scan().manifests}
+    deltas: list[Manifest] = []
+    while position != full and (full is not None or (Kind.FULL, position) not in by_position):
+        delta = by_position[Kind.DELTA, position]
+        assert delta.parent is not None
+        deltas.append(delta)
+        position = delta.parent.position
+    state = _Replay(run_dir, by_position[Kind.FULL, position], tuple(keys))
+    for delta in reversed(deltas):
+        state.apply(delta)
+    return {key: value.tobytes() for key, value in state.values.items()}
+
+
+class _Replay:
+    def __init__(self, run_dir: Path, full: Manifest, keys: tuple[str, ...]) -> None:
+        self._run_dir = run_dir
+        reader = self._reader(full)
+        held = reader.get_variable_to_shape_map()
+        self.values: dict[str, Any] = {key: np.array(reader.get_tensor(key)) for key in keys if key in held}
+        self._keys = keys
+
+    def _reader(self, manifest: Manifest) -> Any:
+        return tf.train.load_checkpoint(str(directory_of(self._run_dir, manifest.kind) / manifest.prefix))
+
+    def apply(self, delta: Manifest) -> None:
+        reader = self._reader(delta)
+        held = reader.get_variable_to_shape_map()
+        tables = [name.removesuffix("-ids") for name in held if name.endswith("-ids")]
+        for key in self._keys:
+            if f"{key}-rows" in held:
+                owner = key if key in tables else next(table for table in tables if key.endswith(f"/{table}"))
+                ids, rows = reader.get_tensor(f"{owner}-ids"), reader.get_tensor(f"{key}-rows")
+                if key not in self.values:
+                    self.values[key] = np.zeros_like(rows)
+                self.values[key][ids] = rows
+            elif f"{key}-value" in held:
+                value = reader.get_tensor(f"{key}-value")
+                if len(value):
+                    self.values[key] = value[0]
