@@ -11,17 +11,19 @@ stage_incremental(prefix)     read and check a delta into staging variables; liv
 stage_rows(...)               the same, from fed values: `<key>-ids` and `<key>-rows` for each table,
                               `<key>-value` for each other variable, and `identity` and `step`. Parent and ids
                               are checked as above.
-staged_preimage()             the present values of exactly what the staged update will overwrite, in the shape
-                              in which stage_rows takes them.
+staged_preimage()             the present values of exactly what the staged update will overwrite, under the
+                              names that stage_rows takes: fed to it after the apply, they undo the update
+                              (`identity` is that of the live state, with the staged state as its parent).
 apply_staged()                copy the staged update into the live variables and empty the staging variables.
-                              Memory only: nothing is read or checked.
+                              Memory only; all it checks is that something is staged and its parent is live.
 discard_staged()              empty the staging variables.
-identity()                    what the live variables hold: `identity` (int64[8], see hotdelta.chain.identity)
-                              and `step` (int64).
+identity()                    what the live variables hold: `identity` (int64[8], see hotdelta.chain.identity;
+                              all zero when the export was made from a model in memory) and `step` (int64).
 
-The five from stage_incremental to discard_staged, like restore_incremental, exist only in an export made with
-save_incr_model. `prefix` is a string of shape [None], all equal, and results have that same leading axis, because
-TensorFlow Serving's batching refuses scalars.
+All but restore_full and identity exist only in an export made with save_incr_model. `prefix` is a string of shape
+[None], all equal, because TensorFlow Serving's batching refuses scalars. The restore, stage and apply signatures
+answer `run`, `seq`, `step` and `rows`, discard_staged `rows` alone: int64 of the shape of `prefix`, or [1] where
+there is none. The two restore signatures empty the staging variables too.
 """
 
 from __future__ import annotations

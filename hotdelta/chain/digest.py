@@ -32,20 +32,21 @@ def digest_bytes(data: bytes | memoryview) -> str:
 def digest_file(fd: int) -> tuple[int, str]:
     """The number of bytes and the digest of what an open file holds now. Hashing releases the GIL."""
     hasher, size = blake3(), 0
-    for chunk in read_chunks(fd, 0, None):
+    for chunk in read_chunks(fd, 0, os.fstat(fd).st_size):
         hasher.update(chunk)
         size += len(chunk)
     return size, hasher.hexdigest()
 
 
-def read_chunks(fd: int, start: int, end: int | None) -> Iterator[memoryview]:
-    """The bytes of [start, end) in pieces; one buffer is used again, so keep nothing of a piece."""
-    length = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - start)
-    buffer = memoryview(bytearray(length))
+def read_chunks(fd: int, start: int, end: int) -> Iterator[memoryview]:
+    """The bytes of [start, end) in pieces, as far as the file goes.
+
+    One buffer is used again and again, so keep nothing of a piece.
+    """
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, end - start)))
     offset = start
-    while end is None or offset < end:
-        wanted = CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - offset)
-        count = os.preadv(fd, [buffer[:wanted]], offset)
+    while offset < end:
+        count = os.preadv(fd, [buffer[: end - offset]], offset)
         if count == 0:
             return
         yield buffer[:count]

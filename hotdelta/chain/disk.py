@@ -6,6 +6,7 @@ here decides anything, and nothing here translates OSError: the callers do, once
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -27,8 +28,13 @@ class Disk:
 
     def allocate(self, fd: int, size: int) -> None:
         """Reserves the space, so that a full disk shows now and not in the middle of the rows."""
-        if size:
-            os.posix_fallocate(fd, 0, size)
+        try:
+            if size:
+                os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            os.ftruncate(fd, size)
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)

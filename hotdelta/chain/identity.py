@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hotdelta.chain.position import Node, Position
+from hotdelta.errors import ManifestError
 
 IDENTITY_LENGTH = 8
 
@@ -18,7 +19,11 @@ def encode_identity(node: Node, parent: Node | None) -> list[int]:
 
 
 def decode_identity(values: Sequence[int]) -> tuple[Node, Node | None]:
-    return _decode_node(values[:4]), _decode_node(values[4:]) if values[4] else None
+    """Raises ManifestError when these are not the integers of an identity."""
+    try:
+        return _decode_node(values[:4]), _decode_node(values[4:]) if values[4] else None
+    except (ValueError, IndexError) as error:
+        raise ManifestError(f"{list(values)} is not the identity of a state: {error}") from error
 
 
 def _encode_node(node: Node) -> list[int]:

@@ -44,6 +44,8 @@ class TrainerLock:
             Disk().make_directory(self._path.parent)
             self._fd = self._open_locked()
             _held.add(self)
+        # For people only: a full disk does not keep a trainer from starting.
+        with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, _describe_self(), 0)
 

@@ -6,7 +6,7 @@ that can be undone to, or from a full. A full and its closing delta are one node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hotdelta.chain.lineage import trace_lineage
@@ -101,7 +101,7 @@ class _Sources:
 class _Routes:
     """The sources of every node, found in one pass in the order of positions: a parent comes before its child."""
 
-    def __init__(self, live: Node | None, undoable: Collection[Node], usable: Iterable[Manifest]) -> None:
+    def __init__(self, live: Node | None, undoable: Collection[Node], usable: Sequence[Manifest]) -> None:
         self._live = live
         self._undoable = frozenset(undoable)
         self._links: dict[Node, tuple[Manifest, Node]] = {}
@@ -111,7 +111,8 @@ class _Routes:
                 self._fulls[manifest.node] = manifest
             elif manifest.parent is not None:
                 self._links[manifest.node] = (manifest, manifest.parent)
-        self._nodes = sorted(self._links.keys() | self._fulls.keys(), key=lambda node: node.position)
+        unique = dict.fromkeys(manifest.node for manifest in usable)
+        self._nodes = sorted(unique, key=lambda node: node.position)
         self._sources: dict[Node, _Sources] = {}
         for node in self._nodes:
             self._sources[node] = self._find_sources(node)

@@ -35,13 +35,8 @@ class Listing:
     refused: tuple[Refused, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """What tells whether a file is still the one that was parsed."""
-
-    inode: int
-    size: int
-    modified_ns: int
+# Inode, size and time of modification: what tells whether a file is still the one that was parsed.
+_Version = tuple[int, int, int]
 
 
 def directory_of(run_dir: Path, kind: Kind) -> Path:
@@ -53,16 +48,16 @@ class Scanner:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._parsed: dict[Path, tuple[_Version, Manifest | Refused]] = {}
+        self._parsed: dict[str, tuple[_Version, Manifest | Refused]] = {}
         self._listing = Listing()
 
     def scan(self) -> Listing:
         """Never raises because files vanish meanwhile; a directory that is missing is empty."""
-        found: dict[Path, tuple[_Version, Manifest | Refused]] = {}
+        found: dict[str, tuple[_Version, Manifest | Refused]] = {}
         for kind in Kind:
             for path, version in _list_manifests(directory_of(self._directory, kind)):
                 known = self._parsed.get(path)
-                parsed = known[1] if known and known[0] == version else _parse(path, kind)
+                parsed = known[1] if known and known[0] == version else _parse(Path(path), kind)
                 if parsed is not None:
                     found[path] = (version, parsed)
         if found != self._parsed:
@@ -115,7 +110,7 @@ def _verify_file(path: Path, file: FileRecord, position: str) -> None:
         )
 
 
-def _list_manifests(directory: Path) -> Iterator[tuple[Path, _Version]]:
+def _list_manifests(directory: Path) -> Iterator[tuple[str, _Version]]:
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -125,7 +120,7 @@ def _list_manifests(directory: Path) -> Iterator[tuple[Path, _Version]]:
                     status = entry.stat()
                 except OSError:
                     continue
-                yield Path(entry.path), _Version(status.st_ino, status.st_size, status.st_mtime_ns)
+                yield entry.path, (status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError:
         return
 
@@ -151,7 +146,7 @@ def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
     return manifest
 
 
-def _build_listing(parsed: Mapping[Path, Manifest | Refused]) -> Listing:
+def _build_listing(parsed: Mapping[str, Manifest | Refused]) -> Listing:
     state_ids: dict[Position, set[str]] = defaultdict(set)
     for item in parsed.values():
         if isinstance(item, Manifest):
@@ -164,7 +159,7 @@ def _build_listing(parsed: Mapping[Path, Manifest | Refused]) -> Listing:
             reason = (
                 f"two different states say that they are {item.position}: two histories lie in one directory"
             )
-            refused.append(Refused(path, reason, item.position))
+            refused.append(Refused(Path(path), reason, item.position))
         else:
             manifests.append(item)
     manifests.sort(key=lambda manifest: (manifest.position, manifest.kind is Kind.DELTA, manifest.prefix))

@@ -89,7 +89,7 @@ class Schema:
                 },
                 vocabularies=dict(document["vocabularies"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ManifestError(f"schema file cannot be read: {error!r}") from error
 
 

@@ -60,6 +60,9 @@ class Reader:
         for position in range(_MAX_VARINT_BYTES):
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << (7 * position)
+            if byte == 0 and position:
+                # No writer does this, but a flipped bit before padding does.
+                raise MalformedError("a number is longer than it has to be")
             if byte < 0x80:
                 return value & (2**64 - 1)
         raise MalformedError("a number has too many bytes")

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import Disk, Kind, Scanner, TrainerLock, claim_run, directory_of, names
+from hotdelta.errors import CommitError, DirectoryBusyError
+from tests.chain.disks import Crash, CrashingDisk
+from tests.chain.manifests import delta, full
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from hotdelta.chain import TrainerLock
+lock = TrainerLock(Path(sys.argv[1]))
+lock.acquire()
+print("locked", flush=True)
+if sys.argv[2] == "fork":
+    import os
+    child = os.fork()
+    print(child or "child", flush=True)
+sys.stdin.read()
+"""
+
+
+def hold(run_dir: Path, how: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run_dir), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    return process
+
+
+def test_second_trainer_is_told_who_has_the_directory(tmp_path: Path) -> None:
+    with TrainerLock(tmp_path), pytest.raises(DirectoryBusyError, match=f'"pid": {os.getpid()}') as caught:
+        TrainerLock(tmp_path).acquire()
+    assert caught.value.directory == tmp_path
+    with TrainerLock(tmp_path):
+        text = (directory_of(tmp_path, Kind.DELTA) / names.LOCK_FILE).read_text()
+        assert set(json.loads(text)) == {"host", "pid", "since"}
+
+
+def test_kill_releases_the_lock(tmp_path: Path) -> None:
+    with hold(tmp_path, "alone") as process:
+        with pytest.raises(DirectoryBusyError, match=f'"pid": {process.pid}'):
+            TrainerLock(tmp_path).acquire()
+        process.kill()
+        process.wait()
+        with TrainerLock(tmp_path):
+            pass
+
+
+def test_forked_worker_that_outlives_the_trainer_does_not_hold_the_lock(tmp_path: Path) -> None:
+    with hold(tmp_path, "fork") as process:
+        assert process.stdout is not None
+        lines = {process.stdout.readline().strip(), process.stdout.readline().strip()}
+        worker = int(next(line for line in lines if line != "child"))
+        with pytest.raises(DirectoryBusyError):
+            TrainerLock(tmp_path).acquire()
+        process.kill()
+        process.wait()
+        try:
+            with TrainerLock(tmp_path):
+                pass
+        finally:
+            os.kill(worker, signal.SIGKILL)
+
+
+def test_lock_can_be_taken_again_after_the_directory_was_removed(tmp_path: Path) -> None:
+    lock = TrainerLock(tmp_path / "run")
+    lock.acquire()
+    lock.acquire()
+    shutil.rmtree(tmp_path / "run")
+    lock.release()
+    lock.release()
+    lock.acquire()
+    with pytest.raises(DirectoryBusyError):
+        TrainerLock(tmp_path / "run").acquire()
+    lock.release()
+
+
+def test_directory_that_cannot_be_made_is_a_commit_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommitError):
+        TrainerLock(tmp_path / "file").acquire()
+
+
+def test_run_numbers_are_above_all_manifests_and_never_given_twice(tmp_path: Path) -> None:
+    deltas = directory_of(tmp_path, Kind.DELTA)
+    deltas.mkdir()
+    assert claim_run(tmp_path, [], Disk()) == 1
+    assert claim_run(tmp_path, [], Disk()) == 2
+    assert claim_run(tmp_path, [full("7.1"), delta("7.2", "7.1")], Disk()) == 8
+    assert claim_run(tmp_path, [], Disk()) == 9
+    assert [path.name for path in deltas.iterdir()] == [names.claim_name(9)]
+
+
+def test_run_number_is_not_given_again_after_a_crash_at_any_call(tmp_path: Path) -> None:
+    for crash_at in range(1, 4):
+        run_dir = tmp_path / str(crash_at)
+        directory_of(run_dir, Kind.DELTA).mkdir(parents=True)
+        first = claim_run(run_dir, [], Disk())
+        with pytest.raises(Crash):
+            claim_run(run_dir, [], CrashingDisk(crash_at))
+        assert claim_run(run_dir, Scanner(run_dir).scan().manifests, Disk()) > first

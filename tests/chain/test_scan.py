@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import Disk, Kind, Listing, Manifest, Scanner, directory_of, names, verify
+from hotdelta.errors import DamagedError
+from tests.chain.manifests import delta, full, node
+from tests.chain.model_trainer import ModelTrainer
+
+
+def put(run_dir: Path, manifest: Manifest) -> Path:
+    path = directory_of(run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(manifest.to_json())
+    return path
+
+
+def test_missing_directory_is_empty(tmp_path: Path) -> None:
+    assert Scanner(tmp_path / "none").scan() == Listing()
+
+
+def test_manifests_are_sorted_by_position_with_the_full_first(tmp_path: Path) -> None:
+    manifests = [
+        full("1.1"),
+        delta("1.2", "1.1"),
+        full("1.10", "1.9"),
+        delta("1.10", "1.9"),
+        delta("2.1", "1.10"),
+    ]
+    for manifest in reversed(manifests):
+        put(tmp_path, manifest)
+    assert Scanner(tmp_path).scan() == Listing(tuple(manifests))
+
+
+def test_new_and_deleted_manifests_are_seen_by_the_next_scan(tmp_path: Path) -> None:
+    scanner = Scanner(tmp_path)
+    put(tmp_path, full("1.1"))
+    first = scanner.scan()
+    assert scanner.scan() is first
+    path = put(tmp_path, delta("1.2", "1.1"))
+    assert len(scanner.scan().manifests) == 2
+    path.unlink()
+    assert scanner.scan() == first
+
+
+def test_manifest_that_arrives_in_pieces_is_read_again(tmp_path: Path) -> None:
+    scanner = Scanner(tmp_path)
+    path = put(tmp_path, full("1.1"))
+    content = path.read_bytes()
+    path.write_bytes(content[:100])
+    assert "not JSON" in scanner.scan().refused[0].reason
+    path.write_bytes(content)
+    assert scanner.scan() == Listing((full("1.1"),))
+
+
+def test_unknown_format_version_is_refused_with_a_reason(tmp_path: Path) -> None:
+    path = put(tmp_path, full("1.1"))
+    path.write_bytes(path.read_bytes().replace(b'"format_version": 1', b'"format_version": 2'))
+    listing = Scanner(tmp_path).scan()
+    assert listing.manifests == ()
+    assert "format_version 2" in listing.refused[0].reason
+    assert listing.refused[0].path == path
+
+
+def test_manifest_in_the_wrong_directory_or_under_another_name_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path, full("1.1"))
+    deltas = directory_of(tmp_path, Kind.DELTA)
+    deltas.mkdir()
+    path.rename(deltas / path.name)
+    other = put(tmp_path, full("1.2"))
+    other.rename(other.with_name(f"{names.FULL_STEM}9{names.MANIFEST_SUFFIX}"))
+    listing = Scanner(tmp_path).scan()
+    assert listing.manifests == ()
+    assert {refused.position for refused in listing.refused} == {node("1.1").position, node("1.2").position}
+
+
+@pytest.mark.parametrize("other", [delta(node("1.2", "b"), "1.1"), full(node("1.2", "b"), "1.1")])
+def test_two_states_at_one_position_are_both_refused(tmp_path: Path, other: Manifest) -> None:
+    put(tmp_path, full("1.1"))
+    path = put(tmp_path, delta("1.2", "1.1"))
+    path.rename(path.with_name(f"{names.DELTA_STEM}7{names.MANIFEST_SUFFIX}"))
+    renamed = path.with_name(f"{names.DELTA_STEM}7{names.MANIFEST_SUFFIX}")
+    renamed.write_bytes(renamed.read_bytes().replace(b"ckpt-2-1.2", b"ckpt-7"))
+    put(tmp_path, other)
+    listing = Scanner(tmp_path).scan()
+    assert listing.manifests == (full("1.1"),)
+    assert [refused.position for refused in listing.refused] == [other.position] * 2
+    assert all("two different states" in refused.reason for refused in listing.refused)
+
+
+def test_foreign_files_and_temporaries_are_not_looked_at(tmp_path: Path) -> None:
+    put(tmp_path, full("1.1"))
+    (tmp_path / "foreign.manifest.json").write_text("{}")
+    (tmp_path / f"{names.TEMPORARY_PREFIX}model.ckpt-1.manifest.json").write_text("{}")
+    (tmp_path / "checkpoint").write_text("")
+    assert Scanner(tmp_path).scan() == Listing((full("1.1"),))
+
+
+def test_unreadable_manifest_is_refused_and_read_when_it_can_be(tmp_path: Path) -> None:
+    target = put(tmp_path, full("1.1"))
+    target.unlink()
+    target.mkdir()
+    scanner = Scanner(tmp_path)
+    assert "cannot be read" in scanner.scan().refused[0].reason
+    target.rmdir()
+    put(tmp_path, full("1.1"))
+    assert scanner.scan() == Listing((full("1.1"),))
+
+
+def commit_one(run_dir: Path) -> Manifest:
+    trainer = ModelTrainer(run_dir, Disk())
+    trainer.open()
+    trainer.save({1: 1, 2: 2}, Kind.FULL)
+    trainer.close()
+    return Scanner(run_dir).scan().manifests[0]
+
+
+def test_verified_commit_is_what_its_manifest_says(tmp_path: Path) -> None:
+    verify(tmp_path, commit_one(tmp_path))
+
+
+@pytest.mark.parametrize("role", [names.ROLE_INDEX, names.ROLE_SERVING])
+def test_each_damage_of_a_file_is_named_with_whether_to_retry(tmp_path: Path, role: str) -> None:
+    manifest = commit_one(tmp_path)
+    path = tmp_path / next(file.name for file in manifest.files if file.role == role)
+    content = path.read_bytes()
+    flipped = bytes([content[0] ^ 1]) + content[1:]
+    for damaged, is_retryable in [(flipped, False), (content + b"x", False), (content[:-1], True)]:
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError, match=path.name) as caught:
+            verify(tmp_path, manifest)
+        assert caught.value.retryable is is_retryable
+        assert (caught.value.path, caught.value.position) == (path, "1.1")
+    path.unlink()
+    with pytest.raises(DamagedError) as caught:
+        verify(tmp_path, manifest)
+    assert caught.value.retryable
+
+
+def test_only_files_of_the_wanted_roles_are_verified(tmp_path: Path) -> None:
+    manifest = commit_one(tmp_path)
+    (tmp_path / names.data_name(manifest.prefix, 0, 1)).unlink()
+    verify(tmp_path, manifest, roles=[names.ROLE_INDEX])
+    with pytest.raises(DamagedError):
+        verify(tmp_path, manifest, roles=[names.ROLE_SERVING])
