@@ -5,6 +5,7 @@ from hotdelta.keras.adam import Adam
 from hotdelta.keras.callback import DeltaCheckpoint
 from hotdelta.keras.embedding import Embedding
 from hotdelta.keras.ftrl import Ftrl
+from hotdelta.keras.loss_scale import LossScaleOptimizer
 from hotdelta.keras.sgd import SGD
 
-__all__ = ["SGD", "Adagrad", "Adam", "DeltaCheckpoint", "Embedding", "Ftrl"]
+__all__ = ["SGD", "Adagrad", "Adam", "DeltaCheckpoint", "Embedding", "Ftrl", "LossScaleOptimizer"]

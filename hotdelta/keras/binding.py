@@ -19,7 +19,7 @@ from hotdelta.keras.serving_graph import trace_keras_model
 from hotdelta.keras.structure import model_variables, table_layers
 from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
 from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
-from hotdelta.train.serving_module import save_serving_graph
+from hotdelta.train.serving_files import save_serving_graph
 from hotdelta.train.variables import ModelVariables
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import signal
 import threading
@@ -10,7 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
@@ -84,6 +85,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._trainer: ChainTrainer | None = None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last_batch = -1
+        self._is_entered = False
         self._signals = _TerminationSignal()
         self.resumed: Resumed | None = None
 
@@ -105,7 +107,8 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     def _started(self) -> ChainTrainer:
         if self._trainer is None:
             raise ConfigurationError(
-                "the checkpoint callback is not attached to a model yet", hint="call resume(model), or fit, first"
+                "the checkpoint callback is not attached to a model yet",
+                hint="call resume(model), or fit, first",
             )
         return self._trainer
 
@@ -126,7 +129,9 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         Register before resume() or fit.
         """
         if self._trainer is not None:
-            raise ConfigurationError("state is registered too late", hint="register it before resume() or fit")
+            raise ConfigurationError(
+                "state is registered too late", hint="register it before resume() or fit"
+            )
         self._registered.append((name, read, restore))
 
     def watermark(self, seconds: float) -> None:
@@ -151,23 +156,31 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def close(self) -> None:
         """Save what is left and give the directory back."""
-        trainer, self._trainer = self._trainer, None
-        self._signals.stop()
-        if trainer is None:
-            return
+        try:
+            if self._trainer is not None:
+                self._close_trainer(self._trainer)
+        finally:
+            self._signals.stop()
+        self._signals.pass_on_received()
+
+    def _close_trainer(self, trainer: ChainTrainer) -> None:
         _open_callbacks.pop(self.checkpoint_dir.resolve(), None)
         try:
-            trainer.save()
+            self._prove_recording()
+            trainer.finish()
         finally:
+            self._trainer = None
             trainer.close()
 
-    def __enter__(self) -> DeltaCheckpoint:
-        self._signals.start()
+    def __enter__(self) -> Self:
+        self._is_entered = True
+        self._signals.start(only_in_fit=False)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_entered = False
         self.close()
 
     def set_model(self, model: keras.Model) -> None:
@@ -179,7 +192,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach(self.model)
-        self._signals.start()
+        self._signals.start(only_in_fit=True)
         self.model.train_function = self._guarded(self.model.train_function)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -191,8 +204,12 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._started.step(steps)
         self._stop_if_told()
 
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._stop_if_told()
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._started.end_epoch(epoch)
+        self._stop_if_told()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves here too: a callback list without History never comes to `_finish_fit`."""
@@ -200,8 +217,10 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def _finish_fit(self) -> None:
         if self._trainer is not None:
-            self._trainer.save()
-        self._signals.stop()
+            self._trainer.finish()
+        self._stop_if_told()
+        if not self._is_entered:
+            self._signals.stop()
 
     def _attach(self, model: keras.Model) -> None:
         if self._trainer is None:
@@ -257,7 +276,10 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def _prove_recording(self) -> None:
         """Check each new trace of the training function once: does it record every row that it writes?"""
-        if self._binding is None or self._binding.row_wise is None:
+        if self._binding is None:
+            return
+        self._attach(self._binding.model)
+        if self._binding.row_wise is None:
             return
         graphs = [graph for graph in self._binding.row_wise.traced_graphs if graph not in self._checked]
         self._started.check_traces(graphs)
@@ -275,6 +297,8 @@ class DeltaCheckpoint(keras.callbacks.Callback):
                 raise
             except BaseException:
                 self._save_after_failure()
+                if not self._is_entered:
+                    self._signals.stop()
                 raise
 
         guarded.is_guarded_by = self  # type: ignore[attr-defined]
@@ -291,20 +315,28 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     def _stop_if_told(self) -> None:
         if self._signals.is_received:
             event(logger, logging.INFO, "terminated; saving and stopping")
-            self.close()
-            self._signals.pass_on()
+            self._started.save()
+            self._signals.stop()
+            # Whoever handled the signal before us may let training go on.
+            self._signals.pass_on_received()
 
 
 class _TerminationSignal:
-    """Turns SIGTERM into a flag while training runs, so that the last steps are saved; then lets it take effect."""
+    """Turns SIGTERM into a flag while training runs, so that the last steps are saved; then lets it take effect.
+
+    When an exception of another callback ended fit, nothing told us that training is over: then the signal takes
+    effect at once.
+    """
 
     def __init__(self) -> None:
         self.is_received = False
         self._previous: Any = None
         self._is_installed = False
+        self._only_in_fit = False
 
-    def start(self) -> None:
+    def start(self, *, only_in_fit: bool) -> None:
         if not self._is_installed and threading.current_thread() is threading.main_thread():
+            self._only_in_fit = only_in_fit
             self._previous = signal.signal(signal.SIGTERM, self._receive)
             self._is_installed = True
 
@@ -313,13 +345,24 @@ class _TerminationSignal:
             signal.signal(signal.SIGTERM, self._previous)
             self._is_installed = False
 
-    def pass_on(self) -> None:
-        self.stop()
-        self.is_received = False
-        signal.raise_signal(signal.SIGTERM)
+    def pass_on_received(self) -> None:
+        """After `stop`."""
+        if self.is_received:
+            self.is_received = False
+            signal.raise_signal(signal.SIGTERM)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.is_received = True
+        if self._only_in_fit and not _is_in_fit(frame):
+            self.stop()
+            self.pass_on_received()
+
+
+def _is_in_fit(frame: FrameType | None) -> bool:
+    fit = inspect.unwrap(keras.Model.fit).__code__
+    while frame is not None and frame.f_code is not fit:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _call_after(callback: keras.callbacks.Callback, method: str, action: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """While a model is traced for serving, its stock Embedding layers gather rows instead of reading their table.
 
 The layer of Keras reads its whole variable and gathers from what it read; once a row was updated in place, each such
-read copies the table.
+read copies the table. Watching the layers also tells what the model's inputs are, where Keras recorded only shapes.
 """
 
 from __future__ import annotations
@@ -14,33 +14,40 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hotdelta.keras.structure import raw
+from hotdelta.train.optimizer_slots import raw
 
-_guard_embedding_class = threading.Lock()
+_guard_layer_classes = threading.Lock()
 _PASSES_IDS_ON = frozenset({"Cast", "Identity", "Reshape", "ExpandDims", "Squeeze"})
+# What a layer must be fed with; None where several dtypes would do and give different answers.
+_FED_WITH = {
+    keras.layers.Embedding: tf.int64,
+    keras.layers.IntegerLookup: tf.int64,
+    keras.layers.StringLookup: tf.string,
+    keras.layers.TextVectorization: tf.string,
+    keras.layers.Hashing: None,
+}
 
 
-class SeenIds:
-    """The names of the graph's inputs that went into embedding layers as they came."""
+class SeenInputs:
+    """For each input of the graph that went as it came into a layer of ids or words: what that layer wants."""
 
     def __init__(self) -> None:
-        self.input_names: set[str] = set()
+        self.wanted: dict[str, tf.DType | None] = {}
 
-    def record(self, ids: Any) -> None:
-        operation = getattr(ids, "op", None)
+    def record(self, tensor: Any, wanted: tf.DType | None) -> None:
+        operation = getattr(tensor, "op", None)
         while operation is not None and operation.type in _PASSES_IDS_ON:
             operation = operation.inputs[0].op
         if operation is not None and operation.type == "Placeholder":
-            self.input_names.add(operation.get_attr("_user_specified_name").decode())
+            self.wanted[operation.get_attr("_user_specified_name").decode()] = wanted
 
 
 @contextmanager
-def gathering_rows() -> Iterator[SeenIds]:
+def gathering_rows() -> Iterator[SeenInputs]:
     """For this thread, calls of keras.layers.Embedding gather from the resource. Others are not affected."""
-    stock_class = keras.layers.Embedding
-    stock_call = stock_class.call
+    stock_call = keras.layers.Embedding.call
     owner = threading.get_ident()
-    seen = SeenIds()
+    seen = SeenInputs()
 
     def call(layer: Any, inputs: Any) -> Any:
         is_plain = not layer.lora_enabled and getattr(layer, "quantization_mode", None) is None
@@ -48,18 +55,25 @@ def gathering_rows() -> Iterator[SeenIds]:
             return stock_call(layer, inputs)
         return _gather(layer, inputs)
 
-    def observed_call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == owner:
-            seen.record(inputs)
-        return keras.layers.Layer.__call__(layer, inputs, *args, **kwargs)
-
-    with _guard_embedding_class:
-        stock_class.call, stock_class.__call__ = call, observed_call
+    with _guard_layer_classes:
+        keras.layers.Embedding.call = call
+        for layer_class, wanted in _FED_WITH.items():
+            layer_class.__call__ = _observed(seen, wanted, owner)
         try:
             yield seen
         finally:
-            stock_class.call = stock_call
-            del stock_class.__call__
+            keras.layers.Embedding.call = stock_call
+            for layer_class in _FED_WITH:
+                del layer_class.__call__
+
+
+def _observed(seen: SeenInputs, wanted: tf.DType | None, owner: int) -> Any:
+    def observed_call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == owner:
+            seen.record(inputs, wanted)
+        return keras.layers.Layer.__call__(layer, inputs, *args, **kwargs)
+
+    return observed_call
 
 
 def _gather(layer: Any, ids: tf.Tensor) -> tf.Tensor:

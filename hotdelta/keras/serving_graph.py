@@ -13,16 +13,13 @@ from blake3 import blake3
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras import structure
-from hotdelta.keras.row_gathers import SeenIds, gathering_rows
-from hotdelta.keras.serving_inputs import ModelInputs, given_inputs, inputs_of
-from hotdelta.train.serving_module import (
-    DEFAULT_SIGNATURE,
-    ServingModule,
-    assemble,
-    name_outputs,
-    retrace,
-    trace_signature,
-)
+from hotdelta.keras.row_gathers import SeenInputs, gathering_rows
+from hotdelta.keras.serving_inputs import REMEDY, ModelInputs, given_inputs, inputs_of
+from hotdelta.train.optimizer_slots import raw
+from hotdelta.train.serving_module import ServingModule, assemble_module
+from hotdelta.train.serving_trace import DEFAULT_SIGNATURE, name_outputs, retrace, trace_signature
+
+_ID_LAYERS = (keras.layers.Hashing, keras.layers.HashedCrossing, keras.layers.Discretization)
 
 
 def trace_keras_model(
@@ -46,7 +43,7 @@ def trace_keras_model(
         tables = table_keys(model, keys)
     wanted = {DEFAULT_SIGNATURE: None} if signatures is None else signatures
     traced = {name: _trace(model, name, wish) for name, wish in wanted.items()}
-    return assemble(
+    return assemble_module(
         traced,
         keys=keys,
         tables=tables,
@@ -56,9 +53,13 @@ def trace_keras_model(
 
 
 def table_keys(model: keras.Model, keys: Mapping[int, str]) -> set[str]:
-    """The keys of the tables of all embedding layers."""
-    variables = [structure.raw(layer._embeddings) for layer in structure.table_layers(model)]
-    return {keys[id(variable)] for variable in variables if id(variable) in keys}
+    """The keys of the tables of all embedding layers, with those of their low-rank updates."""
+    found = []
+    for layer in structure.table_layers(model):
+        found.append(raw(layer._embeddings))
+        if layer.lora_enabled:
+            found.append(raw(layer.lora_embeddings_a))
+    return {keys[id(variable)] for variable in found if id(variable) in keys}
 
 
 def _trace(model: keras.Model, name: str, wish: Any) -> Any:
@@ -68,19 +69,17 @@ def _trace(model: keras.Model, name: str, wish: Any) -> Any:
     inputs = inputs_of(model) if wish is None else given_inputs(wish)
     try:
         function, seen = _trace_call(model, inputs)
-        floats = {spec.name for spec in inputs.specs if spec.dtype.is_floating}
-        if not inputs.has_declared_dtypes and floats & seen.input_names:
-            function, _ = _trace_call(model, inputs.with_integers(floats & seen.input_names))
+        if not inputs.has_declared_dtypes and seen.wanted:
+            function, _ = _trace_call(model, inputs.with_dtypes(seen.wanted))
     except (TypeError, ValueError, tf.errors.OpError) as error:
         raise ConfigurationError(
-            f"signature {name!r} of model {model.name!r} cannot be traced with inputs "
-            f"{', '.join(f'{spec.name}: {spec.dtype.name}{list(spec.shape)}' for spec in inputs.specs)}: {error}",
-            hint="give the specs of its inputs: signatures={'serving_default': {name: tf.TensorSpec(...)}}",
+            f"signature {name!r} of model {model.name!r} cannot be traced with inputs {inputs}: {error}",
+            hint=REMEDY,
         ) from error
     return function
 
 
-def _trace_call(model: keras.Model, inputs: ModelInputs) -> tuple[Any, SeenIds]:
+def _trace_call(model: keras.Model, inputs: ModelInputs) -> tuple[Any, SeenInputs]:
     output_names = _output_names(model)
 
     def call(tensors: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
@@ -96,11 +95,12 @@ def _output_names(model: keras.Model) -> list[str]:
         layers = list(model.layers[-1:])
     else:
         layers = [model.get_layer(name) for name in getattr(model, "output_names", [])]
+    counts: dict[str, int] = {}
     found: list[str] = []
     for layer in layers:
         name = structure._given_name(layer) or structure._snake_case(type(layer).__name__)
-        copies = sum(1 for other in found if other == name or other.startswith(f"{name}_"))
-        found.append(f"{name}_{copies}" if copies else name)
+        count = counts[name] = counts.get(name, 0) + 1
+        found.append(name if count == 1 else f"{name}_{count - 1}")
     return found
 
 
@@ -118,7 +118,16 @@ def _items(attribute: Any) -> Iterable[Any]:
 
 
 def _vocabulary_digests(model: keras.Model) -> dict[str, str]:
+    """A digest for each layer that gives words or numbers their ids: with another one, other rows are meant."""
     return {
-        key: blake3(json.dumps([str(word) for word in layer.get_vocabulary()]).encode()).hexdigest()
-        for key, layer in structure.lookup_layers(model).items()
+        key: blake3(json.dumps(_id_rule(layer), sort_keys=True, default=str).encode()).hexdigest()
+        for key, layer in structure._walk_layers(model, "", set())
+        if hasattr(layer, "get_vocabulary") or isinstance(layer, _ID_LAYERS)
     }
+
+
+def _id_rule(layer: Any) -> Any:
+    if hasattr(layer, "get_vocabulary"):
+        return [str(word) for word in layer.get_vocabulary()]
+    config = layer.get_config()
+    return {name: value for name, value in config.items() if name not in ("name", "trainable", "dtype")}

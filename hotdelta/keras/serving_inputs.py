@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
 
-_REMEDY = (
+REMEDY = (
     "give the input specs: signatures={'serving_default': {'user': tf.TensorSpec([None], tf.int64)}}, "
     "or a tf.function with an input_signature"
 )
@@ -37,20 +37,32 @@ class ModelInputs:
     def pack(self, tensors: Sequence[tf.Tensor]) -> tuple[Any, ...]:
         return tuple(keras.tree.pack_sequence_as(self.arguments, list(tensors)))
 
-    def with_integers(self, names: set[str]) -> ModelInputs:
-        """The same, but the named inputs are int64."""
+    def with_dtypes(self, wanted: Mapping[str, tf.DType | None]) -> ModelInputs:
+        """The same, with what layers want of their inputs instead of the float32 that stands for "not known".
+
+        Raises ConfigurationError where a layer takes several dtypes, and each gives another answer.
+        """
 
         def change(spec: tf.TensorSpec) -> tf.TensorSpec:
-            return tf.TensorSpec(spec.shape, tf.int64, spec.name) if spec.name in names else spec
+            if not spec.dtype.is_floating or spec.name not in wanted:
+                return spec
+            if wanted[spec.name] is None:
+                raise ConfigurationError(f"the dtype of input {spec.name!r} is not known", hint=REMEDY)
+            return tf.TensorSpec(spec.shape, wanted[spec.name], spec.name)
 
-        return ModelInputs(keras.tree.map_structure(change, self.arguments), self.has_declared_dtypes)
+        return ModelInputs(keras.tree.map_structure(change, self.arguments), has_declared_dtypes=True)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{spec.name}: {spec.dtype.name}{list(spec.shape)}" for spec in self.specs)
 
 
 def inputs_of(model: keras.Model) -> ModelInputs:
     """What Keras knows. Raises ConfigurationError with the remedy when that is not enough."""
     if isinstance(model, keras.Sequential):
         if not model.built or not model.inputs:
-            raise ConfigurationError(f"model {model.name!r} is not built: its inputs are not known", hint=_REMEDY)
+            raise ConfigurationError(
+                f"model {model.name!r} is not built: its inputs are not known", hint=REMEDY
+            )
         return ModelInputs((_name_leaves(model.inputs[0]),), has_declared_dtypes=False)
     if hasattr(model, "input_names") or _has_symbolic_inputs(model):
         return ModelInputs((_name_leaves(model.input),), has_declared_dtypes=True)
@@ -74,7 +86,8 @@ def _recorded_inputs(model: keras.Model) -> ModelInputs:
     shapes = getattr(model, "_build_shapes_dict", None)
     if not shapes:
         raise ConfigurationError(
-            f"model {model.name!r} was never called, so its inputs are not known", hint=f"call it once, or {_REMEDY}"
+            f"model {model.name!r} was never called, so its inputs are not known",
+            hint=f"call it once, or {REMEDY}",
         )
     arguments = {name.removesuffix("_shape"): _specs_of_shapes(shape) for name, shape in shapes.items()}
     if len(arguments) == 1:

@@ -26,7 +26,8 @@ def model_variables(model: keras.Model) -> list[KeyedVariable]:
         if id(variable) in wanted and id(variable) not in found:
             if key in keys:
                 raise ConfigurationError(
-                    f"two variables have the key {key!r}", hint="give the layers that hold them different names"
+                    f"two variables have the key {key!r}",
+                    hint="give the layers that hold them different names",
                 )
             keys[key] = id(variable)
             found[id(variable)] = KeyedVariable(key, raw(variable))
@@ -74,7 +75,9 @@ def _walk_layers(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, A
 
 
 def _children(layer: Any) -> Iterator[tuple[str, Any]]:
-    attributes = {} if isinstance(layer, keras.Sequential) or _is_functional(layer) else _attribute_names(layer)
+    attributes = (
+        {} if isinstance(layer, keras.Sequential) or _is_functional(layer) else _attribute_names(layer)
+    )
     counts: dict[str, int] = {}
     for child in layer._layers:
         label = attributes.get(id(child))
@@ -88,7 +91,8 @@ def _children(layer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_functional(layer: Any) -> bool:
-    return isinstance(layer, keras.Model) and getattr(layer, "_functional", None) is None and hasattr(layer, "_operations")
+    is_wrapper = getattr(layer, "_functional", None) is not None
+    return isinstance(layer, keras.Model) and not is_wrapper and hasattr(layer, "_operations")
 
 
 def _attribute_names(layer: Any) -> dict[int, str]:

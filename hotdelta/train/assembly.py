@@ -54,7 +54,9 @@ def assemble(
         for item in keyed
         if item.key in table_keys
     )
-    return ModelVariables(tables, tuple(others), schema or serving_schema([*(t.values for t in tables), *others]))
+    return ModelVariables(
+        tables, tuple(others), schema or serving_schema([*(t.values for t in tables), *others])
+    )
 
 
 def find_table_keys(
@@ -67,14 +69,21 @@ def find_table_keys(
         key = table if isinstance(table, str) else key_of.get(id(table))
         if key not in known:
             raise ConfigurationError(
-                f"table {table!r} is not a variable of the model", hint=f"its keys are {', '.join(sorted(known))}"
+                f"table {table!r} is not a variable of the model",
+                hint=f"its keys are {', '.join(sorted(known))}",
             )
         found.add(key)
     return found
 
 
-def choose_recorders(tables: Sequence[Table], *, wanted: Mapping[str, str], refusal: str | None) -> Recorders:
-    """Record every table unless the user wants it compared; `refusal` is why the optimizer cannot record, if so."""
+def choose_recorders(
+    tables: Sequence[Table], *, wanted: Mapping[str, str], refusal: str | None, can_be_told: bool = False
+) -> Recorders:
+    """Record every table unless the user wants it compared.
+
+    `refusal` is why the optimizer cannot record, if so; `can_be_told`: the user may tell the rows instead, of the
+    tables that he wants *touched*.
+    """
     unknown = sorted(set(wanted) - {table.key for table in tables})
     if unknown:
         raise ConfigurationError(
@@ -85,12 +94,13 @@ def choose_recorders(tables: Sequence[Table], *, wanted: Mapping[str, str], refu
     reasons: dict[str, str] = {}
     for table in tables:
         mode = _mode(wanted.get(table.key))
-        if mode is Tracking.TOUCHED and refusal is not None:
+        is_told = can_be_told and mode is Tracking.TOUCHED
+        if mode is Tracking.TOUCHED and refusal is not None and not is_told:
             raise ConfigurationError(
                 f"table {table.key!r} cannot be tracked as touched: {refusal}",
                 hint="use an optimizer of hotdelta.keras",
             )
-        if mode is Tracking.CHANGED or refusal is not None:
+        if mode is Tracking.CHANGED or (refusal is not None and not is_told):
             reasons[table.key] = refusal or "asked for"
         else:
             touched[table.key] = TouchedRows(table.rows, name=table.key.replace("/", "_"))

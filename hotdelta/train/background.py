@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from hotdelta.errors import HotdeltaError
+
 
 class BackgroundWorker:
     """Runs jobs on its own thread, one at a time; a job that is given while another runs waits for its turn.
 
-    A job must not raise: it reports its own failure.
+    A job must not raise: it reports its own failure. One that raises all the same ends the thread, and whoever waits
+    or submits next is told.
     """
 
     def __init__(self, name: str) -> None:
@@ -17,6 +20,7 @@ class BackgroundWorker:
         self._wake = threading.Condition()
         self._jobs: list[Callable[[], None]] = []
         self._is_stopping = False
+        self._is_dead = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -24,19 +28,26 @@ class BackgroundWorker:
         with self._wake:
             return bool(self._jobs)
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def start(self) -> None:
+        """Not left to the first job: that may come at the end of the process, when no thread can be started."""
         with self._wake:
-            self._jobs.append(job)
             if self._thread is None:
-                self._is_stopping = False
+                self._is_stopping = self._is_dead = False
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self.start()
+        with self._wake:
+            self._refuse_dead()
+            self._jobs.append(job)
             self._wake.notify_all()
 
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Until nothing is left to do; True when that is so."""
+    def wait(self) -> None:
+        """Until nothing is left to do."""
         with self._wake:
-            return self._wake.wait_for(lambda: not self._jobs, timeout_seconds)
+            self._wake.wait_for(lambda: not self._jobs or self._is_dead)
+            self._refuse_dead()
 
     def stop(self, timeout_seconds: float) -> bool:
         """Finish what was submitted, then end the thread. False when it did not end in time."""
@@ -59,9 +70,19 @@ class BackgroundWorker:
                 if not self._jobs:
                     return
                 job = self._jobs[0]
+            is_over = False
             try:
                 job()
+                is_over = True
             finally:
                 with self._wake:
                     self._jobs.pop(0)
+                    self._is_dead = not is_over
                     self._wake.notify_all()
+
+    def _refuse_dead(self) -> None:
+        if self._is_dead:
+            raise HotdeltaError(
+                f"thread {self._name} ended with an exception",
+                hint="its traceback was printed; please report it",
+            )

@@ -90,9 +90,13 @@ class ChainWriter:
             return self._tip
 
     def next_link(self) -> Link:
-        """The link for the next cut. A full and its closing delta share one."""
+        """The link for the next cut. A full and its closing delta share one.
+
+        Its position is used up even when the commit fails: a reader may have seen it for a moment.
+        """
         with self._guard_tip:
-            return Link(Node(Position(self._run, self._seq + 1), new_state_id()), self._tip)
+            self._seq += 1
+            return Link(Node(Position(self._run, self._seq), new_state_id()), self._tip)
 
     def forget_tip(self) -> None:
         """The files of the chain are gone: the next commit has to start a new one."""
@@ -186,7 +190,7 @@ class ChainWriter:
             base=base,
             prefix=prepared.prefix,
             step=cut.step,
-            created_at=self._wall_clock(),
+            created_at=cut.trained_at,
             schema=schema,
             tables=tables,
             files=prepared.files,
@@ -196,7 +200,6 @@ class ChainWriter:
 
     def _advance(self, manifest: Manifest) -> None:
         with self._guard_tip:
-            self._seq = manifest.position.seq
             self._tip = manifest.node
             self._tip_manifest = self._manifest_path(manifest)
 

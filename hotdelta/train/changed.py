@@ -39,6 +39,9 @@ class ChangedRows:
     def give_back(self, ids: Ids) -> None:
         self._due[ids] = True
 
+    def mark_all(self) -> None:
+        self._due[:] = True
+
     def _compare(self, live: Array) -> np.ndarray:
         old, new = row_bytes(self.remembered), row_bytes(live)
         differs = np.zeros(len(old), dtype=bool)

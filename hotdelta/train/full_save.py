@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hotdelta.chain import names
 from hotdelta.chain.bundle import PreparedBundle
 from hotdelta.chain.disk import Disk
 from hotdelta.errors import CommitError
@@ -16,7 +17,8 @@ from hotdelta.train.full_builder import FullBuilder, OnChunk
 from hotdelta.train.row_values import Array
 from hotdelta.train.trackers import Trackers
 
-IN_PROGRESS_PREFIX = "full-in-progress"
+# Begins like every full, so that what a crash leaves of it is swept at the next start.
+IN_PROGRESS_PREFIX = f"{names.FULL_STEM}in-progress"
 
 
 class FullSave:
@@ -69,16 +71,18 @@ class FullSave:
             self.fail(error)
         self._copied.set()
 
-    def wait_until_copied(self) -> None:
-        self._copied.wait()
-
-    def wait_until_done(self) -> None:
-        self._done.wait()
+    def wait_for_worker(self) -> None:
+        """Until what was submitted is over: the copying, or the finishing once the closing delta is committed."""
+        self._worker.wait()
 
     def overlay(self, cut: Cut, *, is_closing: bool) -> None:
         """Every cut that is taken before the full is closed, the closing one included."""
         self._builder.overlay(cut)
         self.is_closing = is_closing
+
+    def overlay_again(self, cut: Cut) -> None:
+        """The last cut with rows that were found missing in it; on the delta-writer thread, before its commit."""
+        self._builder.overlay(cut)
 
     def close(
         self, cut: Cut, link: Link, values: Mapping[str, Array], commit: Callable[[PreparedBundle], None]
@@ -104,9 +108,6 @@ class FullSave:
         """Give it up, unless it is being closed already; then wait for that."""
         if not self.is_closing:
             self._builder.abandon()
-            self._copied.wait()
-            self._worker.wait()
-            if self.error is None:
-                self.fail(CommitError("the full was given up"))
-        self._done.wait()
         self._worker.wait()
+        if not self.is_done:
+            self.fail(CommitError("the full was given up"))

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ from hotdelta.chain.position import Position
 from hotdelta.chain.scan import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.assembly import assemble, choose_recorders, find_table_keys
+from hotdelta.train.module_keys import module_keys, module_resources
 from hotdelta.train.optimizer_slots import (
     KeyedVariable,
     SlotVariable,
@@ -24,7 +25,8 @@ from hotdelta.train.optimizer_slots import (
     optimizer_variables,
     raw,
 )
-from hotdelta.train.serving_module import save_serving_graph, trace_module
+from hotdelta.train.serving_files import save_serving_graph
+from hotdelta.train.serving_module import trace_module
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
@@ -62,12 +64,16 @@ class DeltaWriter:
         table_keys = find_table_keys(tables, key_of)
         found_slots, rest = _optimizer_state(optimizer, key_of)
         found_slots.extend(_given_slots(slots or {}, keyed))
-        schema, publish = _serving_graph(signatures, key_of, table_keys)
+        schema, publish = _serving_graph(model, signatures, key_of, table_keys)
         variables = assemble(
             keyed, table_keys=table_keys, slots=found_slots, training_only=rest, schema=schema
         )
-        wanted = dict(tracking or {})
-        recorders = choose_recorders(variables.tables, wanted=wanted, refusal=_why_not(optimizer, wanted))
+        recorders = choose_recorders(
+            variables.tables,
+            wanted=tracking or {},
+            refusal=None if can_record_rows(optimizer) else "nothing records the rows that training writes",
+            can_be_told=optimizer is None,
+        )
         self._touched = recorders.touched
         self._optimizer = innermost(optimizer) if can_record_rows(optimizer) else None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -75,7 +81,9 @@ class DeltaWriter:
             for table in variables.tables:
                 if table.key in recorders.touched:
                     self._optimizer.record_rows(table.values.variable, recorders.touched[table.key])
-        self._trainer = ChainTrainer(Path(checkpoint_dir), options=options or WriterOptions(), publish=publish)
+        self._trainer = ChainTrainer(
+            Path(checkpoint_dir), options=options or WriterOptions(), publish=publish
+        )
         self.resumed: Resumed | None = self._trainer.start(
             variables, touched=recorders.touched, demanded=recorders.demanded, is_resuming=resume
         )
@@ -108,6 +116,10 @@ class DeltaWriter:
     def end_epoch(self, epoch: int) -> None:
         self._trainer.end_epoch(epoch)
 
+    def register_state(self, name: str, read: Callable[[], Any]) -> None:
+        """Save what `read` returns (bytes, or JSON) with every later commit; `resumed.state` has what was saved."""
+        self._trainer.states.register(name, read)
+
     def watermark(self, seconds: float) -> None:
         self._trainer.watermark(seconds)
 
@@ -124,11 +136,12 @@ class DeltaWriter:
     def close(self) -> None:
         """Save what is left and give the directory back."""
         try:
-            self.save()
+            self._prove_recording()
+            self._trainer.finish()
         finally:
             self._trainer.close()
 
-    def __enter__(self) -> DeltaWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -147,9 +160,9 @@ class DeltaWriter:
 def _keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
     if isinstance(model, Mapping):
         return [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
-    paths = model._flatten(predicate=lambda value: isinstance(value, tf.Variable), with_path=True)
-    keyed = {id(variable): KeyedVariable("/".join(map(str, path)), variable) for path, variable in reversed(list(paths))}
-    return sorted(keyed.values(), key=lambda item: item.key)
+    keys = module_keys(model)
+    keyed = [KeyedVariable(keys[id(variable)], variable) for variable in model.variables]
+    return sorted(keyed, key=lambda item: item.key)
 
 
 def _optimizer_state(
@@ -179,22 +192,17 @@ def _given_slots(
 
 
 def _serving_graph(
-    signatures: Mapping[str, Any] | None, key_of: Mapping[int, str], table_keys: set[str]
+    model: tf.Module | Mapping[str, tf.Variable],
+    signatures: Mapping[str, Any] | None,
+    key_of: Mapping[int, str],
+    table_keys: set[str],
 ) -> tuple[Any, Callable[[Path], None]]:
     if not signatures:
         return None, lambda _run_dir: None
-    module, schema = trace_module(signatures, keys=key_of, tables=table_keys)
+    resources = module_resources(model) if isinstance(model, tf.Module) else ()
+    module, schema = trace_module(signatures, keys=key_of, tables=table_keys, resources=resources)
 
     def publish(run_dir: Path) -> None:
         save_serving_graph(directory_of(run_dir, Kind.DELTA), module, schema)
 
     return schema, publish
-
-
-def _why_not(optimizer: Any, wanted: Mapping[str, str]) -> str | None:
-    """Without an optimizer the user tells the rows: then touched is what was asked for, never the default."""
-    if can_record_rows(optimizer):
-        return None
-    if optimizer is None and wanted:
-        return None
-    return "nothing records the rows that training writes"

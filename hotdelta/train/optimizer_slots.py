@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.errors import ConfigurationError
+
 OPTIMIZER = "optimizer"
 
 
@@ -32,7 +34,7 @@ class SlotVariable:
 
 def raw(variable: Any) -> tf.Variable:
     """The TensorFlow variable inside a Keras one: `value` may hand out a copy that is cast to another dtype."""
-    return variable if isinstance(variable, tf.Variable) else variable._value
+    return variable if isinstance(variable, tf.Variable) else variable._value  # noqa: SLF001
 
 
 def innermost(optimizer: Any) -> Any:
@@ -63,14 +65,24 @@ def optimizer_variables(
             own.pop(id(variable), None)
     for name, of, variable in _slot_lists(optimizer, own):
         own.pop(id(variable))
-        slots.append(SlotVariable(f"{under}/{name}/{key_of[id(raw(of))]}", raw(variable), raw(of)))
+        slots.append(SlotVariable(f"{under}/{name}/{_key(of, key_of)}", raw(variable), raw(of)))
     rest.extend(KeyedVariable(f"{under}/{name}", raw(variable)) for name, variable in numbered(own.values()))
     return slots, rest
 
 
+def _key(variable: Any, key_of: Mapping[int, str]) -> str:
+    key = key_of.get(id(raw(variable)))
+    if key is None:
+        raise ConfigurationError(
+            f"the optimizer was built for variable {variable.name!r}, which is not one of the model",
+            hint="make a new optimizer for this model",
+        )
+    return key
+
+
 def _slot_lists(optimizer: Any, own: Mapping[int, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Keras keeps slots in lists that run along the trainable variables: (name, trainable variable, slot)."""
-    trainable = list(optimizer._trainable_variables)
+    trainable = list(optimizer._trainable_variables)  # noqa: SLF001
     seen: set[int] = set()
     for attribute, values in sorted(vars(optimizer).items()):
         if not isinstance(values, list) or len(values) != len(trainable):

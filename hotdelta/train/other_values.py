@@ -32,6 +32,9 @@ class OtherValues:
     def give_back(self, keys: Iterable[str]) -> None:
         self._due.update(keys)
 
+    def mark_all(self) -> None:
+        self._due.update(item.key for item in self.variables)
+
     def snapshot(self) -> Mapping[str, Array]:
         """Every value as of the last take."""
         return dict(self._remembered)

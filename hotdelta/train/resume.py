@@ -5,11 +5,11 @@ Nothing on disk is changed here, and no variable is changed before everything is
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -19,12 +19,13 @@ from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.position import Node
 from hotdelta.chain.scan import Listing, directory_of, verify
+from hotdelta.chain.slice_key import is_slice_key
 from hotdelta.errors import ChainError, DamagedError, ModelMismatchError
 from hotdelta.train.row_values import Array
 from hotdelta.train.trainer_state import TrainerState
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table
 
-logger = logging.getLogger(__name__)
+_OWN_TENSORS = {names.IDENTITY_TENSOR, names.STEP_TENSOR, names.TRAINER_STATE_TENSOR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,10 @@ class ResumePoint:
 
 
 def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
-    """The newest position whose files are all as their manifests say. None when there is no valid full at all."""
+    """The newest position whose files are all as their manifests say. None when nothing was ever committed.
+
+    Raises ChainError when something was and none of it can be used.
+    """
     problems: list[ChainError] = []
     broken: set[tuple[Kind, str]] = set()
     while True:
@@ -61,6 +65,7 @@ def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
             problems.append(found.problem)
         fulls = [step.manifest for step in found.steps if isinstance(step, RestoreFull)]
         if not fulls:
+            _refuse_to_start_over(run_dir, listing, problems)
             return None
         deltas = tuple(step.manifest for step in found.steps if isinstance(step, ApplyDelta))
         error = _first_damage(run_dir, (fulls[0], *deltas))
@@ -69,6 +74,16 @@ def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
         manifest, damage = error
         problems.append(damage)
         broken.add((manifest.kind, manifest.prefix))
+
+
+def _refuse_to_start_over(run_dir: Path, listing: Listing, problems: Sequence[ChainError]) -> None:
+    """Servers would follow an untrained model: that needs a human."""
+    if listing.manifests or listing.refused:
+        reasons = [*map(str, problems), *(f"{item.path.name}: {item.reason}" for item in listing.refused)]
+        raise ChainError(
+            f"no full checkpoint in {run_dir} can be used: {'; '.join(dict.fromkeys(reasons))}",
+            hint="bring the files back, or use another directory; resume=False starts a new chain here",
+        )
 
 
 def _first_damage(run_dir: Path, manifests: Sequence[Manifest]) -> tuple[Manifest, DamagedError] | None:
@@ -90,22 +105,43 @@ class ResumeReader:
             for manifest in point.manifests
         ]
 
-    def __enter__(self) -> ResumeReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
     def problems(self, variables: ModelVariables) -> list[str]:
-        """One line for each variable that is not on disk, or has another shape or dtype there."""
-        return [line for item in variables.everything() if (line := self._problem(item))]
+        """One line for each variable that only one of the two has, or that has another shape or dtype on disk."""
+        saved = self._newest_keys()
+        items = list(variables.everything())
+        missing = sorted(saved - {item.key for item in items})
+        return [
+            *(line for item in items if (line := self._problem(item, saved))),
+            *(f"{key}: the checkpoint has it, the model does not" for key in missing),
+        ]
 
-    def _problem(self, item: RowVariable | OtherVariable) -> str | None:
+    def _newest_keys(self) -> set[str]:
+        """The variables that the newest link knows. A full before it may hold those of an optimizer that went."""
+        newest = self._readers[-1]
+        if len(self._readers) == 1:
+            return {name for name in newest.entries if not is_slice_key(name)} - _OWN_TENSORS
+        suffixes = (names.ROWS_SUFFIX, names.VALUE_SUFFIX)
+        return {
+            name.removesuffix(suffix)
+            for name in newest.entries
+            for suffix in suffixes
+            if name.endswith(suffix)
+        }
+
+    def _problem(self, item: RowVariable | OtherVariable, saved: Collection[str]) -> str | None:
+        if item.key not in saved:
+            return f"{item.key}: the model has it with shape {_show(item.shape)}, the checkpoint does not have it"
         entry = self._readers[0].entries.get(item.key)
         if entry is None:
             if self._is_introduced_later(item):
                 return None
-            return f"{item.key}: the model has it with shape {_show(item.shape)}, the checkpoint does not have it"
+            return f"{item.key}: no link of the checkpoint has all of it"
         if tuple(entry.shape) != item.shape:
             return (
                 f"{item.key}: shape {_show(item.shape)} in the model, {_show(entry.shape)} in the checkpoint"
@@ -117,9 +153,9 @@ class ResumeReader:
     def _is_introduced_later(self, item: RowVariable | OtherVariable) -> bool:
         """A recompiled optimizer brings new slots in the middle of a chain, whole, in one delta."""
         for reader in self._readers[1:]:
-            rows = reader.entries.get(item.key + names.IDS_SUFFIX)
+            rows = reader.entries.get(item.key + names.ROWS_SUFFIX)
             value = reader.entries.get(item.key + names.VALUE_SUFFIX)
-            if rows is not None and rows.shape == (item.shape[:1]):
+            if rows is not None and tuple(rows.shape) == item.shape:
                 return True
             if value is not None and tuple(value.shape) == (1, *item.shape):
                 return True

@@ -62,7 +62,7 @@ def load_serving_graph(directory: Path, schema: Schema) -> ServingModule:
             f"serving graph {path} cannot be read: {error}",
             path=path,
             position="",
-            hint=f"if it uses operations of another package, name that with --import; else delete it and {_TRAIN_AGAIN}",
+            hint=f"if it uses operations of another package, --import that; else delete it and {_TRAIN_AGAIN}",
         ) from error
     return ServingModule(root, tuple(root.hotdelta_variables), dict(root.signatures.items()))
 

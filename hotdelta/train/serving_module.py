@@ -27,7 +27,11 @@ class ServingModule:
 
 
 def trace_module(
-    functions: Mapping[str, Any], *, keys: Mapping[int, str], tables: Iterable[str], resources: Iterable[Any] = ()
+    functions: Mapping[str, Any],
+    *,
+    keys: Mapping[int, str],
+    tables: Iterable[str],
+    resources: Iterable[Any] = (),
 ) -> tuple[ServingModule, Schema]:
     """The serving module of a tf.Module's own functions; `keys` maps id(tf.Variable) to the variable's key.
 
@@ -64,7 +68,8 @@ def _refuse_reserved(signatures: Iterable[str]) -> None:
     for name in signatures:
         if name in contract.RESERVED_SIGNATURES:
             raise ConfigurationError(
-                f"signature {name!r} has a name that exports use themselves", hint="name the signature differently"
+                f"signature {name!r} has a name that exports use themselves",
+                hint="name the signature differently",
             )
 
 
@@ -84,5 +89,7 @@ def _used_variables(signatures: Mapping[str, Any], keys: Mapping[int, str]) -> d
 
 def _describe(key: str, variable: tf.Variable, is_table: bool) -> VariableSpec:
     if not variable.shape.is_fully_defined():
-        raise ConfigurationError(f"variable {key!r} has the unknown shape {variable.shape}", hint="give it a shape")
+        raise ConfigurationError(
+            f"variable {key!r} has the unknown shape {variable.shape}", hint="give it a shape"
+        )
     return VariableSpec(key, tuple(int(size) for size in variable.shape), variable.dtype.name, is_table)

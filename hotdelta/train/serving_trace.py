@@ -23,7 +23,8 @@ def trace_signature(
     input_names = [spec.name for spec in specs]
     if len(set(input_names)) != len(input_names):
         raise ConfigurationError(
-            f"two inputs of a signature have one name: {', '.join(input_names)}", hint="name the inputs differently"
+            f"two inputs of a signature have one name: {', '.join(input_names)}",
+            hint="name the inputs differently",
         )
 
     def signature(*inputs: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -59,7 +60,9 @@ def describe_signature(function: Any) -> SignatureSpec:
     """Names, shapes and dtypes of a traced signature."""
     outputs = function.structured_outputs
     return SignatureSpec(
-        inputs=tuple(_describe(spec.name, spec) for spec in tf.nest.flatten(function.structured_input_signature)),
+        inputs=tuple(
+            _describe(spec.name, spec) for spec in tf.nest.flatten(function.structured_input_signature)
+        ),
         outputs=tuple(_describe(name, outputs[name]) for name in sorted(outputs)),
     )
 

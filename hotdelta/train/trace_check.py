@@ -38,7 +38,6 @@ ROW_WRITERS = frozenset(
         ),
     }
 )
-_PASS_ON = frozenset({"Identity", "IdentityN"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"})
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
@@ -89,8 +88,8 @@ class _Walk:
                 self._use(node, keys, handles)
 
     def _use(self, node: Any, keys: list[str | None], handles: dict[str, str]) -> None:
-        if node.op in _PASS_ON:
-            handles.update({node.name: key for key in keys if key})
+        if node.op == "Identity":
+            handles[node.name] = next(key for key in keys if key)
         elif node.op in _BRANCHES:
             self._call(node, keys[1:])
         elif node.op in _CALLS:

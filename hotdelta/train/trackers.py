@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hotdelta.chain.manifest import TableRecord, Tracking
@@ -64,16 +65,21 @@ class Trackers:
 
     def cut(self, *, step: int, trainer_state: bytes, watermark: float | None, trained_at: float) -> Cut:
         """Take everything that changed, and read the rows whose turn it is to be checked."""
-        blocks = [block for tracker in self.tables.values() for block in tracker.take()]
-        return Cut(
-            step=step,
-            blocks=tuple(blocks),
-            values=self.others.take(),
-            trainer_state=trainer_state,
-            watermark=watermark,
-            trained_at=trained_at,
-            scrub=self.scrub.next_slices(blocks),
-        )
+        try:
+            cut = Cut(
+                step=step,
+                blocks=tuple(block for tracker in self.tables.values() for block in tracker.take()),
+                values=self.others.take(),
+                trainer_state=trainer_state,
+                watermark=watermark,
+                trained_at=trained_at,
+            )
+            # An empty cut is not written: it must not use up the turn of the rows that would be checked with it.
+            return cut if cut.is_empty else replace(cut, scrub=self.scrub.next_slices(cut.blocks))
+        except BaseException:
+            # Ctrl-C between two tables: what the first gave away would be in no delta.
+            self.mark_all()
+            raise
 
     def give_back(self, cut: Cut) -> None:
         """The cut was not committed: what it took is due again."""
@@ -83,6 +89,8 @@ class Trackers:
         self.others.give_back(cut.values)
 
     def mark_all(self) -> None:
+        """Everything is due: nothing is known of what was taken and what was not."""
+        self.others.mark_all()
         for tracker in self.tables.values():
             tracker.mark_all()
 

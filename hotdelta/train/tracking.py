@@ -24,7 +24,9 @@ class TableTracker(Protocol):
 
     def give_back(self, blocks: list[RowBlock]) -> None: ...
 
-    def mark_all(self) -> None: ...
+    def mark_all(self) -> None:
+        """Every row is due, of the slots too."""
+        ...
 
     def count(self) -> int: ...
 
@@ -97,7 +99,8 @@ class ChangedTable:
             self._rows[block.variable.key].give_back(block.ids)
 
     def mark_all(self) -> None:
-        """Nothing to do: comparing finds every write, whoever made it."""
+        for rows in self._rows.values():
+            rows.mark_all()
 
     def count(self) -> int:
         """Not known without a full comparison."""

@@ -72,8 +72,8 @@ class ChainTrainer:
         self._last_state = b""
         self._is_full_wanted = False
         self._watermark: float | None = None
-        self._delta_clock = SaveClock(options.delta, clock, lambda: self.trackers.touched_rows())
-        self._full_clock = SaveClock(options.full, clock, lambda: self.trackers.touched_rows())
+        self._delta_clock = SaveClock(options.delta, clock, self._count_touched_rows)
+        self._full_clock = SaveClock(options.full, clock, self._count_touched_rows)
 
     @property
     def trackers(self) -> Trackers:
@@ -82,6 +82,9 @@ class ChainTrainer:
                 "the writer has not been started", hint="call start() before the first step"
             )
         return self._trackers
+
+    def _count_touched_rows(self) -> int:
+        return self.trackers.touched_rows()
 
     @property
     def position(self) -> Position | None:
@@ -103,6 +106,8 @@ class ChainTrainer:
         """
         listing = self._chain.open()
         try:
+            self._delta_worker.start()
+            self._full_worker.start()
             point = find_resume_point(self._chain.run_dir, listing) if is_resuming else None
             resumed = self._load(point, variables) if point else None
             self._chain.begin_run(listing, point.newest if point else None)
@@ -147,10 +152,19 @@ class ChainTrainer:
         demanded: frozenset[str],
         unsaved: frozenset[str],
     ) -> None:
-        """Go on with other variables (a recompiled optimizer); what is in `unsaved` is written whole, with a full."""
+        """Go on with other variables (a recompiled optimizer); what is `unsaved` is written whole, and a full follows.
+
+        The tables are written whole too: who trained them since the old optimizer went is not known.
+        """
+        if variables.schema.digest != self.trackers.variables.schema.digest:
+            raise ConfigurationError(
+                "the model is not the one that this chain was started with",
+                hint="give another model a directory, and a checkpoint callback, of its own",
+            )
         self.save()
         self._drop_full()
-        self._bind(variables, touched=touched, demanded=demanded, unsaved=unsaved)
+        tables = frozenset(item.key for item in variables.row_variables)
+        self._bind(variables, touched=touched, demanded=demanded, unsaved=unsaved | tables)
         self._is_full_wanted = True
 
     def _bind(
@@ -196,19 +210,27 @@ class ChainTrainer:
 
     def save_if_due(self) -> None:
         self._collect()
-        if self._full is None and (self._is_full_wanted or self._full_clock.is_due()):
+        is_delta_due = self._delta_clock.is_due()
+        if self._full is None and (self._full_clock.is_due() or (self._is_full_wanted and is_delta_due)):
             self._start_full()
         is_closing = self._full is not None and self._full.wants_closing_cut
-        if not is_closing and not self._delta_clock.is_due():
+        if not is_closing and not is_delta_due:
             return
         if self._delta_worker.is_busy:
             self.status.postponed += 1
             return
-        self._cut(is_closing=is_closing)
+        self._notice_lost_chain()
+        self._cut(is_closing=is_closing and self._full is not None)
 
     def save(self) -> Position | None:
-        """Commit a delta with everything up to now, and wait for it. Returns the newest committed position."""
+        """Commit a delta with everything up to now, and wait for it. Returns the newest committed position.
+
+        With no chain to follow (it was removed while training) this is a full.
+        """
         self._finish_delta()
+        self._notice_lost_chain()
+        if self._chain.tip is None:
+            return self.save_full()
         self._cut(is_closing=self._full is not None and self._full.wants_closing_cut)
         self._finish_delta()
         return self.position
@@ -216,9 +238,16 @@ class ChainTrainer:
     def save_full(self) -> Position | None:
         """Commit a full (and its closing delta) with everything up to now, and wait for it."""
         self._finish_full()
+        self._notice_lost_chain()
         self._start_full()
         self._finish_full()
         return self.position
+
+    def finish(self) -> Position | None:
+        """Save everything up to now, a delta first; then finish the full in the making, or one that is due."""
+        self.save()
+        self._finish_full()
+        return self.save_full() if self._full_clock.is_due() else self.position
 
     def close(self) -> None:
         """Finish what is being written and give the directory back. Does not save: call save() first."""
@@ -243,12 +272,12 @@ class ChainTrainer:
         full = self._full
         if full is None:
             return
-        full.wait_until_copied()
+        full.wait_for_worker()
         self._finish_delta()
         if full.wants_closing_cut:
             self._cut(is_closing=True)
         self._finish_delta()
-        full.wait_until_done()
+        full.wait_for_worker()
         self._collect()
 
     def _cut(self, *, is_closing: bool) -> None:
@@ -260,17 +289,25 @@ class ChainTrainer:
         self._delta_clock.restart()
         if cut.is_empty and cut.trainer_state == self._last_state and not is_closing:
             return
+        try:
+            self._hand_over(cut, started, is_closing=is_closing)
+        except BaseException:
+            self.trackers.give_back(cut)
+            raise
+
+    def _hand_over(self, cut: Cut, started: float, *, is_closing: bool) -> None:
         self._last_state = cut.trainer_state
         link = self._chain.next_link()
-        closing = self._full if is_closing else None
         values = self.trackers.snapshot()
-        if self._full is not None and not self._full.is_closing:
-            self._full.overlay(cut, is_closing=is_closing)
+        full = self._full if self._full is not None and not self._full.is_closing else None
+        if full is not None:
+            full.overlay(cut, is_closing=is_closing)
         stall = self._note_stall(started)
-        if link.parent is None and closing is not None:
-            closing.close(cut, link, values, self._full_commit(cut, link))
+        if link.parent is None and full is not None:
+            self.trackers.scrub.remember(cut)
+            full.close(cut, link, values, self._full_commit(cut, link))
         else:
-            self._delta_worker.submit(lambda: self._write_delta(cut, link, closing, values, stall))
+            self._delta_worker.submit(lambda: self._write_delta(cut, link, full, values, stall))
 
     def _take_cut(self) -> Cut:
         self.progress = self.progress.with_registered(self.states.read())
@@ -288,12 +325,13 @@ class ChainTrainer:
         return stall
 
     def _write_delta(
-        self, cut: Cut, link: Link, closing: FullSave | None, values: Mapping[str, Array], stall: float
+        self, cut: Cut, link: Link, full: FullSave | None, values: Mapping[str, Array], stall: float
     ) -> None:
         """On the delta-writer thread: commit, then let the full that this delta closes be finished."""
         started = self._clock()
         trackers = self.trackers
-        cut = self._add_unrecorded_rows(cut)
+        closing = full if full is not None and full.is_closing else None
+        cut = self._add_unrecorded_rows(cut, full)
         try:
             manifest = self._chain.commit_delta(
                 cut,
@@ -315,8 +353,11 @@ class ChainTrainer:
         if closing is not None:
             closing.close(cut, link, values, self._full_commit(cut, link))
 
-    def _add_unrecorded_rows(self, cut: Cut) -> Cut:
+    def _add_unrecorded_rows(self, cut: Cut, full: FullSave | None) -> Cut:
+        """What the scrub found goes into the delta, and into the full in the making: it is in no later cut."""
         cut, missed = self.trackers.scrub.complete(cut)
+        if missed and full is not None:
+            full.overlay_again(cut)
         for table, count in missed.items():
             self.status.rows_unrecorded += count
             event(logger, logging.ERROR, "rows changed that nothing recorded", table=table, rows=count)
@@ -342,35 +383,40 @@ class ChainTrainer:
             self.trackers.give_back(self._failed_cut)
             self._failed_cut = None
             self._last_state = b""
-            if self._chain.is_tip_lost():
-                self._start_over()
         if self._full is not None and self._full.is_done:
             error, self._full = self._full.error, None
-            self._full_clock.restart()
             if error is not None:
                 self._report_failure("full not committed", error)
                 self._is_full_wanted = self._chain.tip is None
 
-    def _start_over(self) -> None:
-        """The chain was removed under us: what is on disk is nothing, so the next save is a full."""
-        event(logger, logging.ERROR, "the chain was removed while training; a new one is started")
-        self._drop_full()
-        self._chain.forget_tip()
-        self._is_full_wanted = True
+    def _notice_lost_chain(self) -> None:
+        """When the chain was removed under us a delta would have no parent: the next save is a full.
+
+        Only while no delta is being written.
+        """
+        if self._chain.is_tip_lost():
+            error = CommitError(f"the chain was removed from {self._chain.run_dir}", path=self._chain.run_dir)
+            self._report_failure("the chain is gone; a new one is started", error)
+            self._drop_full()
+            self._chain.forget_tip()
+            self._is_full_wanted = True
 
     def _start_full(self) -> None:
         """Begin to copy the tables in the background; the closing cut follows when all are copied."""
         self._is_full_wanted = False
+        self._full_clock.restart()
         try:
             self._full = self._new_full()
         except (CommitError, DirectoryBusyError) as error:
             self._report_failure("full not started", error)
-            self._full_clock.restart()
             self._is_full_wanted = self._chain.tip is None
+            # Not at every step: when there is no chain, the full is tried when a delta would be.
+            self._delta_clock.restart()
             return
         self._full.start_copying()
 
     def _new_full(self) -> FullSave:
+        self.progress = self.progress.with_registered(self.states.read())
         if self._chain.tip is None and self._chain.is_directory_lost():
             self._chain.reclaim_directory()
             self._publish(self._chain.run_dir)
@@ -393,7 +439,7 @@ class ChainTrainer:
         full.copy()
         if full.wants_closing_cut:
             self._cut(is_closing=True)
-        full.wait_until_done()
+        full.wait_for_worker()
         self._full = None
         if full.error is not None:
             raise full.error

@@ -1,0 +1,1 @@
+"""What hotdelta costs, measured: each module is one table, run as `python -m benchmarks.<name>`."""

@@ -1,0 +1,246 @@
+"""What applying a delta to a live model costs, against reloading and against the bare memory copies.
+
+`python -m benchmarks.apply [--scale 1.0]` (scale shrinks every table, for a quick look)
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import psutil
+import tensorflow as tf
+
+import hotdelta.keras as hk
+from benchmarks.report import Figure, peak_memory, print_report
+from benchmarks.served_table import COLUMNS, TableTrainer, following, random_ids, read_and_assign
+from exporter import export_saved_model
+from hotdelta.chain import Kind, Manifest, Position, Scanner, directory_of
+from loader import Loader
+from loader.commit_files import verify_files
+from loader.live_model import LiveModel
+
+REPEATS = 7
+
+
+def measure_reload(directory: Path, rows: int) -> tuple[float, float, list[str]]:
+    """Full reload over commit-to-served of a delta of 1 % of the rows, and peak memory over memory at rest."""
+    trainer = TableTrainer(directory, rows)
+    export = trainer.export()
+    feeds = random_ids(rows)
+    with following(trainer) as loader:
+        served = [_commit_to_served(trainer, loader, feeds, rows // 100) for _ in range(REPEATS)]
+        gc.collect()
+        rest = psutil.Process().memory_info().rss
+        with peak_memory() as peak:
+            for _ in range(REPEATS):
+                _commit_to_served(trainer, loader, feeds, rows // 100)
+        memory = peak() / rest
+    reload = _reload_seconds(export)
+    trainer.release()
+    delta = statistics.median(served)
+    return (
+        reload / delta,
+        memory,
+        [f"{rows:,} rows: reload {reload:.2f} s, commit to served {delta * 1e3:.0f} ms"],
+    )
+
+
+def _commit_to_served(trainer: TableTrainer, loader: Loader, feeds: dict[str, Any], count: int) -> float:
+    """Seconds from the manifest on disk to the first answer at its position."""
+    answered: dict[str, float] = {}
+    wanted: list[Position] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            _, version = loader.predict("serving_default", feeds)
+            if wanted and version.position >= wanted[0]:
+                answered["at"] = time.time()
+                return
+
+    asking = threading.Thread(target=ask, name="asking")
+    wanted.clear()
+    position = trainer.commit_rows(count)
+    wanted.append(position)
+    asking.start()
+    asking.join(60)
+    stop.set()
+    return answered["at"] - trainer.committed_at()
+
+
+def _reload_seconds(export: Path) -> float:
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        model = tf.saved_model.load(str(export))
+        seconds.append(time.perf_counter() - start)
+        del model
+        gc.collect()
+    return statistics.median(seconds)
+
+
+class Applying:
+    """One live model at rest, its chain, and deltas to apply to it by hand."""
+
+    def __init__(self, directory: Path, rows: int, delta_rows: int, deltas: int) -> None:
+        self._trainer = TableTrainer(directory, rows)
+        self._model = LiveModel.load(self._trainer.export())
+        self.run_dir = self._trainer.run_dir
+        self.manifests: list[Manifest] = []
+        for _ in range(deltas):
+            self._trainer.commit_rows(delta_rows)
+            self.manifests.append(self._trainer.newest())
+        self._trainer.release()
+        self._model.warm_up()
+
+    def prefix(self, manifest: Manifest) -> Path:
+        return directory_of(self.run_dir, Kind.DELTA) / manifest.prefix
+
+    def stage_and_apply(self, manifest: Manifest) -> float:
+        def run() -> None:
+            self._model.stage_delta(self.prefix(manifest))
+            self._model.apply()
+
+        return _seconds(run)
+
+    def update(self, manifest: Manifest) -> float:
+        """Everything that a server does: verify, stage, prove the files unchanged, keep the pre-image, apply."""
+
+        def run() -> None:
+            files = verify_files(self.run_dir, manifest)
+            self._model.stage_delta(files.prefix)
+            files.require_unchanged()
+            self._model.preimage()
+            self._model.apply()
+
+        return _seconds(run)
+
+    def close(self) -> None:
+        self._model.close()
+
+
+def measure_growth(directory: Path, small_rows: int, large_rows: int, delta_rows: int) -> float:
+    deltas = REPEATS + 2
+    small = Applying(directory / "small", small_rows, delta_rows, deltas)
+    large = Applying(directory / "large", large_rows, delta_rows, deltas)
+    times: tuple[list[float], list[float]] = ([], [])
+    for one, other in zip(small.manifests, large.manifests, strict=True):
+        times[0].append(small.stage_and_apply(one))
+        times[1].append(large.stage_and_apply(other))
+    small.close()
+    large.close()
+    return statistics.median(times[1][2:]) / statistics.median(times[0][2:])
+
+
+def measure_limits(directory: Path, rows: int, delta_rows: int) -> tuple[float, float, list[str]]:
+    """Stage and apply, and a whole update, over numpy reading the same bytes and assigning the rows."""
+    applying = Applying(directory, rows, delta_rows, deltas=2 * (REPEATS + 2))
+    table = np.zeros((rows, COLUMNS), np.float32)
+    bare, apply, update = [], [], []
+    for first, second in zip(applying.manifests[::2], applying.manifests[1::2], strict=True):
+        apply.append(applying.stage_and_apply(first))
+        bare.append(_numpy_seconds(applying, first, table))
+        update.append(applying.update(second))
+        bare.append(_numpy_seconds(applying, second, table))
+    applying.close()
+    limit, staged, whole = (statistics.median(seconds[2:]) for seconds in (bare, apply, update))
+    times = f"numpy {limit * 1e3:.1f} ms, stage + apply {staged * 1e3:.1f} ms, update {whole * 1e3:.1f} ms"
+    return staged / limit, whole / limit, [f"{delta_rows:,} rows: {times}"]
+
+
+def _numpy_seconds(applying: Applying, manifest: Manifest, table: np.ndarray) -> float:
+    return _seconds(read_and_assign(applying.run_dir, manifest, table))
+
+
+def measure_predict(directory: Path, rows: int) -> float:
+    """Predict time of a stock Keras Embedding model after a delta over before the first one."""
+    ids = keras.Input((8,), dtype="int64", name="ids")
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(rows, COLUMNS, name="table")(ids))
+    model = keras.Model(ids, keras.layers.Dense(1)(hidden))
+    model.compile(hk.Adagrad(0.1), "mse")
+    callback = hk.DeltaCheckpoint(directory / "run", None, None)
+    callback.resume(model)
+    live = LiveModel.load(export_saved_model(directory / "run", directory / "export", save_incr_model=True))
+    feeds = {"ids": np.random.default_rng(5).integers(0, rows, (1, 8))}
+    before = _predict_seconds(live, feeds)
+    model.train_on_batch(np.arange(80).reshape(10, 8), np.ones((10, 1)))
+    callback.step()
+    callback.save()
+    manifest = _newest_delta(directory / "run")
+    live.stage_delta(directory_of(directory / "run", Kind.DELTA) / manifest.prefix)
+    live.apply()
+    after = _predict_seconds(live, feeds)
+    live.close()
+    callback.close()
+    return after / before
+
+
+def _newest_delta(run_dir: Path) -> Manifest:
+    return [manifest for manifest in Scanner(run_dir).scan().manifests if manifest.kind is Kind.DELTA][-1]
+
+
+def _predict_seconds(live: LiveModel, feeds: dict[str, Any]) -> float:
+    rounds = []
+    for _ in range(REPEATS):
+        rounds.append(_seconds(lambda: [live.predict("serving_default", feeds) for _ in range(300)]))
+    return statistics.median(rounds)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply every table size (default 1.0)")
+    scale = parser.parse_args().scale
+    logging.basicConfig(level=logging.WARNING)
+
+    def sized(rows: int) -> int:
+        return max(200_000, int(rows * scale))
+
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        print("  predict before and after a delta ...", flush=True)
+        predict = measure_predict(directory / "predict", sized(5_000_000))
+        shutil.rmtree(directory / "predict")
+        print("  apply on small and large tables ...", flush=True)
+        growth = measure_growth(directory / "growth", sized(1_000_000), sized(20_000_000), 100_000)
+        shutil.rmtree(directory / "growth")
+        print("  apply against bare numpy ...", flush=True)
+        apply, update, limits = measure_limits(directory / "limits", sized(5_000_000), 100_000)
+        shutil.rmtree(directory / "limits")
+        print("  reload against delta ...", flush=True)
+        reload, memory, reloads = measure_reload(directory / "reload", sized(10_000_000))
+    print_report(
+        f"Applying deltas, {COLUMNS} columns, medians of {REPEATS}",
+        [
+            Figure("full_reload_over_delta", reload, "at least 20"),
+            Figure("apply_growth", growth, "at most 1.3"),
+            Figure("apply_over_limit", apply, "at most 1.3"),
+            Figure("update_over_limit", update, "at most 2.5"),
+            Figure("memory_over_table", memory, "at most 1.05"),
+            Figure("predict_after_over_before", predict, "at most 1.1"),
+        ],
+        [*limits, *reloads],
+    )
+
+
+if __name__ == "__main__":
+    main()

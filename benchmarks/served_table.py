@@ -1,0 +1,116 @@
+"""A chain and an export of one table, for the benchmarks of loading and serving."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from exporter import export_saved_model
+from hotdelta.chain import BundleReader, Kind, Manifest, Position, Scanner, directory_of, names
+from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from loader import Loader, LoaderSettings
+
+COLUMNS = 16
+TABLE = "table"
+BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery(), scrub_saves=0)
+
+
+class OneTable(tf.Module):
+    """Looks rows up and sums them; `step` is carried along so that an answer shows its age."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table = tf.Variable(tf.zeros([rows, COLUMNS]), name=TABLE)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"sums": tf.reduce_sum(tf.gather(self.table, ids), axis=1)}
+
+
+class TableTrainer:
+    """Writes chosen rows and commits them: a trainer without training."""
+
+    def __init__(self, directory: Path, rows: int) -> None:
+        self.run_dir, self.export_dir = directory / "run", directory / "export"
+        self.rows = rows
+        self._module = OneTable(rows)
+        self._random = np.random.default_rng(7)
+        self._writer = DeltaWriter(
+            self.run_dir,
+            self._module,
+            tables=[TABLE],
+            tracking={TABLE: "touched"},
+            signatures={"serving_default": self._module.serve},
+            options=BY_HAND,
+        )
+
+    def export(self) -> Path:
+        return export_saved_model(self.run_dir, self.export_dir, save_incr_model=True)
+
+    def commit_rows(self, count: int) -> Position:
+        """A delta of so many random rows."""
+        self.write_rows(count)
+        self._writer.save()
+        return self.newest().position
+
+    def write_rows(self, count: int) -> None:
+        ids = np.sort(self._random.choice(self.rows, count, replace=False))
+        values = self._random.random((count, COLUMNS), np.float32)
+        tf.raw_ops.ResourceScatterUpdate(resource=self._module.table.handle, indices=ids, updates=values)
+        self._writer.touch(TABLE, ids)
+        self._writer.step()
+
+    def newest(self) -> Manifest:
+        return Scanner(self.run_dir).scan().manifests[-1]
+
+    def committed_at(self) -> float:
+        """When the newest manifest appeared, by the clock of the file system."""
+        manifest = self.newest()
+        path = directory_of(self.run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
+        return path.stat().st_ctime
+
+    def release(self) -> None:
+        """Let go of the table: the benchmark measures the memory of serving, not of training."""
+        self._writer.close()
+        del self._module
+
+
+def random_ids(rows: int, count: int = 64) -> dict[str, Any]:
+    return {"ids": np.random.default_rng(11).integers(0, rows, count)}
+
+
+@contextmanager
+def following(trainer: TableTrainer) -> Iterator[Loader]:
+    """A loader that follows the trainer's chain, ready to answer."""
+    loader = Loader(LoaderSettings(export_dir=trainer.export_dir, checkpoint_dir=trainer.run_dir))
+    loader.start()
+    try:
+        while not loader.status().is_ready:
+            threading.Event().wait(0.05)
+        yield loader
+    finally:
+        loader.stop()
+
+
+def read_and_assign(run_dir: Path, manifest: Manifest, table: np.ndarray) -> Callable[[], None]:
+    """The least that taking a delta can cost: numpy reads its bytes and assigns the rows."""
+    directory = directory_of(run_dir, Kind.DELTA)
+    with BundleReader(directory, manifest.prefix) as reader:
+        ids, rows = reader.entries[TABLE + names.IDS_SUFFIX], reader.entries[TABLE + names.ROWS_SUFFIX]
+    path = directory / names.data_name(manifest.prefix, 0, 2)
+
+    def run() -> None:
+        with path.open("rb") as file:
+            file.seek(ids.offset)
+            places = np.fromfile(file, np.int64, ids.shape[0])
+            file.seek(rows.offset)
+            values = np.fromfile(file, np.float32, rows.shape[0] * COLUMNS).reshape(-1, COLUMNS)
+        table[places] = values
+
+    return run

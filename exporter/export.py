@@ -1,0 +1,155 @@
+"""Writes one SavedModel: served variables, the user's signatures, and the subgraphs that restore fulls and deltas."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from exporter.incremental_signatures import IncrementalSignatures, Staging
+from exporter.live_model import FullSignatures, LiveModel
+from exporter.metadata import ExportMetadata, write_metadata
+from exporter.sources import Source, source_of
+from exporter.verification import verify_export
+from exporter.version_directory import new_version
+from exporter.whole_table_reads import refuse_whole_table_reads
+from hotdelta.chain.position import Position
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import ConfigurationError, DamagedError
+from hotdelta.logs import event
+from hotdelta.train.serving_module import ServingModule
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What to put into an export, apart from the model itself."""
+
+    save_incr_model: bool = False
+    version: int | None = None
+    model_name: str | None = None
+    allow_whole_table_reads: Collection[str] = ()
+
+
+def export_saved_model(
+    model_or_checkpoint_dir: Any,
+    export_dir: str | Path,
+    *,
+    save_incr_model: bool = False,
+    position: Position | str | None = None,
+    version: int | None = None,
+    signatures: Mapping[str, Any] | Collection[str] | None = None,
+    tables: Collection[str] | None = None,
+    model_name: str | None = None,
+    allow_whole_table_reads: Collection[str] = (),
+) -> Path:
+    """Export a Keras model, a tf.Module or the newest state in a checkpoint directory to `export_dir/<version>/`.
+
+    The export can load fulls; with `save_incr_model` deltas too. `position` chooses another state of a checkpoint
+    directory. `signatures`: of a model, as hotdelta.keras.serving_graph.trace_keras_model takes them (a tf.Module
+    needs them: tf.functions with an input_signature); of a checkpoint directory, the names of those to keep. `tables`
+    are the keys of a tf.Module's tables. `allow_whole_table_reads` names tables that a prediction may read whole.
+
+    Returns the path of the version. Raises ConfigurationError when this cannot be done as asked, ChainError when the
+    checkpoint directory is damaged, ModelMismatchError when it holds no serving graph.
+    """
+    options = ExportOptions(
+        save_incr_model=save_incr_model,
+        version=version,
+        model_name=model_name,
+        allow_whole_table_reads=tuple(allow_whole_table_reads),
+    )
+    find = partial(
+        source_of, model_or_checkpoint_dir, position=position, signatures=signatures, tables=tables
+    )
+    return _export(find, Path(export_dir), options, attempts=_ATTEMPTS)
+
+
+def _export(find: Callable[[], Source], export_dir: Path, options: ExportOptions, *, attempts: int) -> Path:
+    """The trainer's retention may delete what was found a moment ago; then look again."""
+    try:
+        return export_source(find(), export_dir, options)
+    except DamagedError as error:
+        if not error.retryable or attempts == 1:
+            raise
+        event(logger, logging.WARNING, "looking again", reason=error)
+    return _export(find, export_dir, options, attempts=attempts - 1)
+
+
+def export_source(source: Source, export_dir: Path, options: ExportOptions) -> Path:
+    schema = source.schema
+    if options.save_incr_model and not schema.tables:
+        raise _nothing_incremental(source)
+    refuse_whole_table_reads(source.module, schema, allowed=options.allow_whole_table_reads)
+    with new_version(export_dir, options.version) as (temporary, target):
+        event(logger, logging.INFO, "exporting", source=source.description, version=target.name)
+        with _quiet_tensorflow():
+            _write(source, temporary, options, default_name=export_dir.resolve().name)
+    event(logger, logging.INFO, "exported", path=target)
+    return target
+
+
+def _write(source: Source, directory: Path, options: ExportOptions, *, default_name: str) -> None:
+    """Write the SavedModel, and prove that it holds what it should."""
+    values = source.load_values()
+    root, functions = build_graph(source.module, source.schema, is_incremental=options.save_incr_model)
+    root.live_identity.assign(source.identity)
+    root.live_step.assign(source.step)
+    tf.saved_model.save(root, str(directory), signatures=functions)
+    metadata = ExportMetadata(
+        model_name=options.model_name or default_name,
+        schema=source.schema,
+        signatures=tuple(source.module.signatures),
+        is_incremental=options.save_incr_model,
+        exported=source.exported,
+    )
+    write_metadata(directory, metadata)
+    source.release_values()
+    event(logger, logging.INFO, "verifying", directory=directory.name)
+    verify_export(directory, source.schema, source.expected(values, is_incremental=options.save_incr_model))
+
+
+@contextmanager
+def _quiet_tensorflow() -> Iterator[None]:
+    """TensorFlow warns once for each variable that its name is no Python name, and of functions that we must use."""
+    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
+    levels = [noisy.level for noisy in loggers]
+    for noisy in loggers:
+        noisy.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for noisy, level in zip(loggers, levels, strict=True):
+            noisy.setLevel(level)
+
+
+def build_graph(
+    module: ServingModule, schema: Schema, *, is_incremental: bool
+) -> tuple[LiveModel, Mapping[str, Any]]:
+    """The root to save and all signatures of the export."""
+    live = LiveModel(module, schema)
+    if not is_incremental:
+        return live, {**module.signatures, **FullSignatures(live, schema).functions()}
+    staging = Staging(schema)
+    live.hotdelta_staging = staging
+    return live, {
+        **module.signatures,
+        **FullSignatures(live, schema, empty_staging=staging.empty).functions(),
+        **IncrementalSignatures(live, staging, schema).functions(),
+    }
+
+
+def _nothing_incremental(source: Source) -> ConfigurationError:
+    return ConfigurationError(
+        f"{source.description} has no embedding table, so there is nothing to update row by row",
+        hint="export without save_incr_model, or train with keras.layers.Embedding or hotdelta.keras.Embedding tables",
+    )

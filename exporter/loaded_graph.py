@@ -1,0 +1,110 @@
+"""An export in a TF1 Session, as a server loads it, with a way to read its variables chunk by chunk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from hotdelta import signatures as contract
+
+_KEY_OF_VARIABLE = re.compile(r"hotdelta_variables/(\d+)/\.ATTRIBUTES/VARIABLE_VALUE")
+
+Array = npt.NDArray[Any]
+
+
+class LoadedGraph:
+    """A context manager around the Session."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=self._graph)
+        self._signatures: Any = None
+        self._ids: Any = None
+        self._rows: dict[int, tf.Tensor] = {}
+        self._whole: dict[int, tf.Tensor] = {}
+
+    def __enter__(self) -> Self:
+        with self._graph.as_default():
+            meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], str(self._directory))
+        self._signatures = meta_graph.signature_def
+        self._add_reads()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._session.close()
+
+    def restore(self, signature: str, prefix: str) -> None:
+        self.call(signature, {contract.PREFIX_INPUT: [prefix]})
+
+    def call(self, signature: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        definition = self._signatures[signature]
+        fetches = {name: tensor.name for name, tensor in definition.outputs.items()}
+        feeds = {definition.inputs[name].name: value for name, value in inputs.items()}
+        answer: Mapping[str, Any] = self._session.run(fetches, feeds)
+        return answer
+
+    def read_rows(self, index: int, start: int, stop: int) -> Array:
+        """A range of rows of the index-th variable of the schema."""
+        return np.asarray(self._session.run(self._rows[index], {self._ids: np.arange(start, stop)}))
+
+    def read_all(self, index: int) -> Array:
+        """The whole of the index-th variable of the schema."""
+        return np.asarray(self._session.run(self._whole[index]))
+
+    def _add_reads(self) -> None:
+        """All at once: each operation that is added later makes the Session look through the graph again."""
+        with self._graph.as_default():
+            self._ids = tf.compat.v1.placeholder(tf.int64, [None])
+            for index, handle in _variable_handles(self._graph).items():
+                dtype = tf.as_dtype(handle.op.get_attr("dtype"))
+                self._whole[index] = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+                if len(handle.op.get_attr("shape").dim):
+                    self._rows[index] = tf.raw_ops.ResourceGather(
+                        resource=handle, indices=self._ids, dtype=dtype
+                    )
+
+
+def _variable_handles(graph: tf.Graph) -> dict[int, tf.Tensor]:
+    """Which handle is the index-th variable: the SavedModel's own restore function says it by its checkpoint keys."""
+    graph_def = graph.as_graph_def()
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    found: dict[int, tf.Tensor] = {}
+    for node in graph_def.node:
+        function = functions.get(node.attr["f"].func.name) if "f" in node.attr else None
+        for index, argument in _restored_arguments(function) if function is not None else ():
+            found[index] = graph.get_operation_by_name(node.name).inputs[argument]
+    return found
+
+
+def _restored_arguments(function: Any) -> Iterator[tuple[int, int]]:
+    """(index of a variable, number of the argument that is its handle) for each variable that a function restores."""
+    nodes = {node.name: node for node in function.node_def}
+    arguments = {argument.name: number for number, argument in enumerate(function.signature.input_arg)}
+    for node in nodes.values():
+        if node.op != "AssignVariableOp":
+            continue
+        source = node.input[1]
+        while nodes[source.partition(":")[0]].op == "Identity":
+            source = nodes[source.partition(":")[0]].input[0]
+        restore = nodes[source.partition(":")[0]]
+        match = _KEY_OF_VARIABLE.fullmatch(_restored_key(restore, source, nodes))
+        if match:
+            yield int(match[1]), arguments[node.input[0]]
+
+
+def _restored_key(restore: Any, source: str, nodes: Mapping[str, Any]) -> str:
+    """The checkpoint key of an output like `RestoreV2:tensors:3`; empty when it does not come from a restore."""
+    if restore.op != "RestoreV2":
+        return ""
+    keys = tf.make_ndarray(nodes[restore.input[1].partition(":")[0]].attr["value"].tensor)
+    return str(keys[int(source.rpartition(":")[2])].decode())

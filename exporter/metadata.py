@@ -1,0 +1,46 @@
+"""`assets.extra/hotdelta.json`: what an export is, for the loader to read before it loads anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotdelta import signatures as contract
+from hotdelta.chain.manifest import Manifest
+from hotdelta.chain.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class ExportMetadata:
+    """`exported` is the commit whose values the export holds; None when it was made from a model in memory."""
+
+    model_name: str
+    schema: Schema
+    signatures: tuple[str, ...]
+    is_incremental: bool
+    exported: Manifest | None
+
+    def to_json(self) -> bytes:
+        return json.dumps(self._document(), indent=1).encode() + b"\n"
+
+    def _document(self) -> dict[str, Any]:
+        exported = self.exported
+        return {
+            "metadata_version": contract.METADATA_VERSION,
+            "model_name": self.model_name,
+            "save_incr_model": self.is_incremental,
+            "position": str(exported.position) if exported else None,
+            "state_id": exported.state_id if exported else None,
+            "step": exported.step if exported else None,
+            "signatures": sorted(self.signatures),
+            "schema_digest": self.schema.digest,
+            "schema": json.loads(self.schema.to_json()),
+        }
+
+
+def write_metadata(directory: Path, metadata: ExportMetadata) -> None:
+    path = directory / contract.METADATA_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(metadata.to_json())

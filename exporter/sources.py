@@ -1,0 +1,174 @@
+"""What can be exported: a checkpoint directory, a Keras model, a tf.Module. All become one Source."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from exporter.chain_values import ChainReader, ChainState, as_tensor, find_state
+from exporter.fingerprint import Fingerprint, fingerprint_array, fingerprint_tensor
+from exporter.verification import Expected
+from hotdelta.chain import names
+from hotdelta.chain.identity import IDENTITY_LENGTH, encode_identity
+from hotdelta.chain.manifest import Manifest
+from hotdelta.chain.position import Position
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import ConfigurationError
+from hotdelta.logs import event
+from hotdelta.train.module_keys import module_keys, module_resources
+from hotdelta.train.serving_files import load_schema, load_serving_graph
+from hotdelta.train.serving_module import ServingModule, trace_module
+
+logger = logging.getLogger(__name__)
+
+_LARGE_BYTES = 256 * 1024 * 1024
+NO_IDENTITY = (0,) * IDENTITY_LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A serving module with its schema, and the state of the chain that its values come from (None: in memory)."""
+
+    description: str
+    module: ServingModule
+    schema: Schema
+    state: ChainState | None = None
+
+    @property
+    def exported(self) -> Manifest | None:
+        return self.state.newest if self.state else None
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        exported = self.exported
+        return tuple(encode_identity(exported.node, exported.parent)) if exported else NO_IDENTITY
+
+    @property
+    def step(self) -> int:
+        return self.exported.step if self.exported else 0
+
+    def load_values(self) -> Mapping[str, Fingerprint]:
+        """Fill the variables, where they are not live already, and remember what they hold."""
+        pairs = zip(self.schema.variables, self.module.variables, strict=True)
+        if self.state is None:
+            # Not by gathers: the first one makes every later whole read of the variable copy it, and a stock Keras
+            # layer that goes on training reads it whole at each step.
+            return {spec.key: fingerprint_tensor(variable.read_value(), spec) for spec, variable in pairs}
+        found: dict[str, Fingerprint] = {}
+        with ChainReader(self.state) as reader:
+            for spec, variable in pairs:
+                if variable.dtype.size * variable.shape.num_elements() >= _LARGE_BYTES:
+                    event(logger, logging.INFO, "reading", table=spec.key, rows=spec.shape[0])
+                value = reader.value(spec)
+                found[spec.key] = fingerprint_array(value, spec)
+                variable.assign(as_tensor(value, spec))
+        return found
+
+    def expected(self, saved: Mapping[str, Fingerprint], *, is_incremental: bool) -> Expected:
+        """`saved`, and after a restore the same; or the full alone, where the export cannot take deltas."""
+        if self.state is None or is_incremental or not self.state.deltas:
+            return Expected(saved, self.state, saved if self.state else None)
+        full = self.state.full_alone()
+        with ChainReader(full) as reader:
+            restored = {
+                spec.key: fingerprint_array(reader.value(spec), spec) for spec in self.schema.variables
+            }
+        return Expected(saved, full, restored)
+
+    def release_values(self) -> None:
+        """Free the memory of variables that were filled only to be written; a model in memory keeps its own."""
+        for variable in self.module.variables if self.state else ():
+            empty = tf.zeros([0], variable.dtype)
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=empty, validate_shape=False)
+
+
+def source_of(
+    subject: Any,
+    *,
+    position: Position | str | None = None,
+    signatures: Mapping[str, Any] | Collection[str] | None = None,
+    tables: Collection[str] | None = None,
+) -> Source:
+    """Raises ConfigurationError when `subject` is none of the three, or an option does not go with it."""
+    if isinstance(subject, str | os.PathLike):
+        wanted = Position.parse(position) if isinstance(position, str) else position
+        return _of_directory(Path(subject), wanted, signatures)
+    if position is not None:
+        raise ConfigurationError("a model in memory has no positions", hint="leave position out")
+    if signatures is not None and not isinstance(signatures, Mapping):
+        raise ConfigurationError(
+            "signatures of a model are a mapping from name to tf.function or input specs"
+        )
+    if _is_keras_model(subject):
+        return _of_keras_model(subject, signatures, tables or ())
+    if isinstance(subject, tf.Module):
+        return _of_module(subject, signatures, tables or ())
+    raise ConfigurationError(
+        f"{type(subject).__name__} cannot be exported",
+        hint="give a checkpoint directory, a Keras model or a tf.Module",
+    )
+
+
+def _of_directory(run_dir: Path, position: Position | None, kept: Collection[str] | None) -> Source:
+    state = find_state(run_dir, position)
+    directory = run_dir / names.DELTA_DIRECTORY
+    schema = load_schema(directory, state.newest.schema)
+    module = load_serving_graph(directory, schema)
+    source = Source(f"{run_dir} at {state.newest.position}", module, schema, state)
+    return _keep_signatures(source, kept) if kept is not None else source
+
+
+def _keep_signatures(source: Source, kept: Collection[str]) -> Source:
+    unknown = sorted(set(kept) - set(source.module.signatures))
+    if unknown:
+        raise ConfigurationError(
+            f"there is no signature {unknown[0]!r}",
+            hint=f"signatures: {', '.join(sorted(source.module.signatures))}",
+        )
+    kept_functions = {
+        name: function for name, function in source.module.signatures.items() if name in set(kept)
+    }
+    return replace(source, module=replace(source.module, signatures=kept_functions))
+
+
+def _is_keras_model(subject: Any) -> bool:
+    import keras
+
+    return isinstance(subject, keras.Model)
+
+
+def _of_keras_model(model: Any, signatures: Mapping[str, Any] | None, more_tables: Collection[str]) -> Source:
+    from hotdelta.keras import serving_graph, structure
+
+    keys = {id(item.variable): item.key for item in structure.model_variables(model)}
+    _refuse_unknown(more_tables, keys)
+    tables = serving_graph.table_keys(model, keys) | set(more_tables)
+    module, schema = serving_graph.trace_keras_model(model, keys=keys, tables=tables, signatures=signatures)
+    return Source(f"model {model.name!r}", module, schema)
+
+
+def _of_module(module: tf.Module, signatures: Mapping[str, Any] | None, tables: Collection[str]) -> Source:
+    if not signatures:
+        raise ConfigurationError(
+            f"a {type(module).__name__} is exported with the signatures that you name",
+            hint="signatures={'serving_default': module.predict}, a tf.function with an input_signature",
+        )
+    keys = module_keys(module)
+    _refuse_unknown(tables, keys)
+    serving, schema = trace_module(signatures, keys=keys, tables=tables, resources=module_resources(module))
+    return Source(f"module {type(module).__name__}", serving, schema)
+
+
+def _refuse_unknown(tables: Collection[str], keys: Mapping[int, str]) -> None:
+    for table in tables:
+        if table not in keys.values():
+            raise ConfigurationError(
+                f"table {table!r} is no variable of the model",
+                hint=f"variables: {', '.join(sorted(keys.values()))}",
+            )

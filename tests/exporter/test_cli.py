@@ -1,0 +1,138 @@
+"""The command, called as a function where that is enough and as a process where it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from exporter.cli import main
+from hotdelta.train import DeltaWriter
+from tests.exporter.bundles import TwoTables
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a custom loop with a full and one delta."""
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    train(directory)
+    return directory
+
+
+def train(directory: Path) -> None:
+    module = TwoTables()
+    with DeltaWriter(
+        directory,
+        module,
+        tables=["users", "items"],
+        tracking={"users": "changed", "items": "changed"},
+        signatures={"serving_default": module.score},
+    ) as writer:
+        module.users.scatter_nd_update([[3]], [[1.0, 2.0, 3.0, 4.0]])
+        module.bias.assign(7.0)
+        writer.step()
+        writer.save()
+
+
+def arguments(run_dir: Path, export_dir: Path, *more: str) -> list[str]:
+    return ["--checkpoint-dir", str(run_dir), "--export-dir", str(export_dir), *more]
+
+
+def test_the_path_is_printed_and_progress_is_not(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(arguments(run_dir, tmp_path, "--save-incr-model", "--model-name", "clicks"))
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (0, f"{tmp_path / '1'}\n")
+    assert "exporting" in printed.err
+    assert "verifying" in printed.err
+    loaded = tf.saved_model.load(printed.out.strip())
+    score = loaded.signatures["serving_default"](
+        user=tf.constant([3], tf.int64), item=tf.constant([0], tf.int64)
+    )
+    assert score["score"].numpy() == [7.0]
+    assert "restore_incremental" in loaded.signatures
+    assert '"model_name": "clicks"' in (tmp_path / "1" / "assets.extra" / "hotdelta.json").read_text()
+
+
+def test_position_version_and_signatures_are_options(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--position", "1.1", "--version", "12", "--signature", "serving_default", "--import", "json"]
+    assert main(arguments(run_dir, tmp_path, *more)) == 0
+    assert capsys.readouterr().out == f"{tmp_path / '12'}\n"
+    loaded = tf.saved_model.load(str(tmp_path / "12"))
+    assert loaded.signatures["identity"]()["identity"].numpy()[:2].tolist() == [1, 1]
+
+
+def test_an_empty_directory_fails_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments(tmp_path, tmp_path / "export", "--wait", "0.1")) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "waiting for a checkpoint" in printed.err
+    assert "holds no checkpoint yet" in printed.err
+    assert "start the trainer" in printed.err
+
+
+def test_a_module_that_cannot_be_imported_is_named(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(run_dir, tmp_path, "--import", "no_such_module")) == 1
+    assert "no_such_module" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--position", "seven"], ["--version", "-1"], ["--version", "0"], ["--wait", "nan"], ["--nonsense"]],
+)
+def test_wrong_usage_exits_with_two(
+    run_dir: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments(run_dir, tmp_path, *more))
+    assert stopped.value.code == 2
+    assert "usage: exporter" in capsys.readouterr().err
+
+
+def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    assert "exporter --checkpoint-dir run --export-dir export --save-incr-model" in capsys.readouterr().out
+
+
+def test_it_waits_for_the_first_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = threading.Timer(0.3, train, [tmp_path / "run"])
+    trainer.start()
+    try:
+        assert main(arguments(tmp_path / "run", tmp_path / "export", "--wait", "60")) == 0
+    finally:
+        trainer.join(60)
+    assert capsys.readouterr().out == f"{tmp_path / 'export' / '1'}\n"
+
+
+def test_killed_in_the_middle_it_leaves_nothing_to_load_and_the_next_one_cleans_up(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "exporter.cli", *arguments(run_dir, tmp_path, "--save-incr-model")]
+    root = str(Path(__file__).parents[2])
+    with subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": root}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.glob(".tmp-export-*/saved_model.pb")) and time.monotonic() < deadline:
+            assert process.poll() is None
+            threading.Event().wait(0.005)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.glob(".tmp-export-*")] == [".tmp-export-1"]
+    assert not [path for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert main(arguments(run_dir, tmp_path)) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".exporter.lock", "1"]

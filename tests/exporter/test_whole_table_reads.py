@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from exporter.whole_table_reads import refuse_whole_table_reads
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.serving_module import trace_module
+
+Call = Callable[[tf.Variable, tf.Tensor], tf.Tensor]
+
+
+def _nested(call: Call) -> Call:
+    return lambda table, ids: tf.function(lambda inner_ids: call(table, inner_ids))(ids)
+
+
+def _in_a_branch(call: Call) -> Call:
+    return lambda table, ids: tf.cond(
+        tf.size(ids) > 1, lambda: call(table, ids), lambda: tf.zeros([tf.size(ids), 4])
+    )
+
+
+def _in_a_loop(call: Call) -> Call:
+    def looped(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+        def body(count: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            return count + 1, total + tf.reduce_sum(call(table, ids))
+
+        return tf.while_loop(lambda count, _: count < 2, body, [0, 0.0])[1]
+
+    return looped
+
+
+def _gather(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    return tf.gather(table, ids)
+
+
+def _read(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    return tf.gather(table.read_value(), ids)
+
+
+def _multiply(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(tf.gather(table, ids), table, transpose_b=True)
+
+
+def _lookup(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    return tf.nn.embedding_lookup(table, ids)
+
+
+WRAPPERS = {"plain": lambda call: call, "nested": _nested, "branch": _in_a_branch, "loop": _in_a_loop}
+
+
+def _check(call: Call, allowed: tuple[str, ...] = ()) -> None:
+    table = tf.Variable(tf.zeros([8, 4]))
+    function: Any = tf.function(
+        lambda ids: call(table, ids), input_signature=[tf.TensorSpec([None], tf.int64, name="ids")]
+    )
+    module, schema = trace_module(
+        {"serving_default": function}, keys={id(table): "my/table"}, tables=["my/table"]
+    )
+    refuse_whole_table_reads(module, schema, allowed=allowed)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS.keys())
+@pytest.mark.parametrize("call", [_gather, _lookup])
+def test_row_gathers_pass(wrapper: Callable[[Call], Call], call: Call) -> None:
+    _check(wrapper(call))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS.keys())
+@pytest.mark.parametrize("call", [_read, _multiply])
+def test_whole_reads_are_refused_by_the_name_of_the_table(
+    wrapper: Callable[[Call], Call], call: Call
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"my/table.*--allow-whole-table-read my/table"):
+        _check(wrapper(call))
+
+
+def test_returning_a_whole_table_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="my/table"):
+        _check(lambda table, _: table.read_value())
+
+
+def test_a_whole_read_that_is_allowed_by_name_passes() -> None:
+    _check(_multiply, allowed=("my/table",))
+
+
+def test_allowing_what_is_no_table_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"'other' is not a table.*my/table"):
+        _check(_gather, allowed=("other",))
+
+
+def test_asking_for_the_shape_of_a_table_is_no_read() -> None:
+    def clip(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+        rows = tf.raw_ops.VariableShape(input=table.handle, out_type=tf.int64)[0]
+        return tf.gather(table, tf.minimum(ids, rows - 1))
+
+    _check(clip)
+
+
+def test_a_read_that_nothing_uses_is_no_read() -> None:
+    def unused(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+        table.read_value()
+        return tf.gather(table, ids)
+
+    _check(unused)
