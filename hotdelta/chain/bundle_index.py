@@ -28,9 +28,15 @@ DTYPES: Mapping[int, str] = {
 DTYPE_NUMBERS: Mapping[str, int] = {name: number for number, name in DTYPES.items()}
 
 
+Extents = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class BundleEntry:
-    """Where one tensor is. `crc32c` is masked. A sliced tensor has no bytes of its own, its slices do."""
+    """Where one tensor is. `crc32c` is masked. A sliced tensor has no bytes of its own, its slices do.
+
+    A slice has a start and a length for each axis; length -1 is the whole axis.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -38,7 +44,11 @@ class BundleEntry:
     offset: int
     size: int
     crc32c: int
-    is_sliced: bool = False
+    slices: tuple[Extents, ...] = ()
+
+    @property
+    def is_sliced(self) -> bool:
+        return bool(self.slices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +143,13 @@ def _decode_entry(data: bytes) -> BundleEntry:
         offset=fields.integer(4),
         size=fields.integer(5),
         crc32c=fields.fixed32(6),
-        is_sliced=fields.count(7) > 0,
+        slices=tuple(_decode_slice(part) for part in fields.messages(7)),
     )
+
+
+def _decode_slice(data: bytes) -> Extents:
+    extents = (parse_message(extent) for extent in parse_message(data).messages(1))
+    return tuple((extent.integer(1), extent.integer(2) if extent.count(2) else -1) for extent in extents)
 
 
 def _decode_shape(data: bytes) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hotdelta.chain import names
 from hotdelta.chain.bundle_index import DTYPE_NUMBERS, BundleEntry, read_index
 from hotdelta.chain.digest import CHUNK_BYTES, extend_crc32c, mask
+from hotdelta.chain.slice_key import slice_key
 from hotdelta.errors import DamagedError, ManifestError
 
 _NUMPY_STAND_INS = {"bfloat16": "uint16"}
@@ -58,8 +59,10 @@ class BundleReader:
         self._maps.clear()
 
     def map_bytes(self, name: str) -> npt.NDArray[np.uint8]:
-        """The stored bytes of a tensor, read-only and not copied."""
+        """The stored bytes of a tensor, read-only and not copied, except that slices of rows are put together."""
         entry = self._entry(name)
+        if entry.is_sliced:
+            return self._join_slices(name, entry)
         if entry.size == 0:
             return _empty()
         data = self._map_shard(entry.shard)
@@ -70,13 +73,31 @@ class BundleReader:
     def map(self, name: str) -> npt.NDArray[Any]:
         """A tensor, read-only and not copied; bfloat16 comes as uint16."""
         entry = self._entry(name)
-        if entry.dtype not in DTYPE_NUMBERS or entry.dtype == "string" or entry.is_sliced:
-            raise ManifestError(
-                f"tensor {name!r} of {self._prefix} is {_describe(entry)}, which is not read here"
-            )
-        if math.prod(entry.shape) * itemsize(entry.dtype) != entry.size:
+        if entry.dtype not in DTYPE_NUMBERS or entry.dtype == "string":
+            raise ManifestError(f"tensor {name!r} of {self._prefix} is {entry.dtype}, which is not read here")
+        if not entry.is_sliced and math.prod(entry.shape) * itemsize(entry.dtype) != entry.size:
             raise self._damaged(entry.shard, f"has {entry.size} bytes for tensor {name!r} of {entry.shape}")
         return self.map_bytes(name).view(numpy_dtype(entry.dtype)).reshape(entry.shape)
+
+    def _join_slices(self, name: str, entry: BundleEntry) -> npt.NDArray[np.uint8]:
+        """The slices of a tensor that was stored in parts of whole rows, in the order of their rows."""
+        rest = [(0, size) for size in entry.shape[1:]]
+        parts, end = [], 0
+        for extents in sorted(entry.slices):
+            first, rows = extents[0]
+            whole = [
+                (0, size) if extent[1] < 0 else extent
+                for extent, (_, size) in zip(extents[1:], rest, strict=True)
+            ]
+            if whole != rest or first != end or rows < 0:
+                raise ManifestError(f"tensor {name!r} of {self._prefix} is not stored in parts of whole rows")
+            end += rows
+            parts.append(self.map_bytes(slice_key(name, extents)))
+        joined = np.concatenate(parts)
+        if end != entry.shape[0] or len(joined) != math.prod(entry.shape) * itemsize(entry.dtype):
+            raise self._damaged(entry.shard, f"does not hold all of tensor {name!r}")
+        joined.flags.writeable = False
+        return joined
 
     def read(self, name: str) -> npt.NDArray[Any]:
         """A copy of a tensor; bfloat16 comes as uint16."""
@@ -120,7 +141,3 @@ def _empty() -> npt.NDArray[np.uint8]:
     empty = np.empty(0, np.uint8)
     empty.flags.writeable = False
     return empty
-
-
-def _describe(entry: BundleEntry) -> str:
-    return "partitioned" if entry.is_sliced else entry.dtype

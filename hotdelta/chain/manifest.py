@@ -20,6 +20,7 @@ from hotdelta.errors import ManifestError
 FORMAT_VERSION = 1
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 DIGEST_HEX_DIGITS = 64
+STRATEGIES = ("mod", "div")
 
 
 class Kind(StrEnum):
@@ -36,13 +37,19 @@ class Tracking(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """What one commit says about one table."""
+    """What one commit says about one table.
+
+    The rows of a table that the trainer keeps in several parts lie part after part; `part_rows` says how many each
+    has (empty: one part), and `strategy` which ids they hold: mod, div, or empty when that is not known.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     tracking: Tracking
     rows_changed: int
     rows_deleted: int = 0
+    part_rows: tuple[int, ...] = ()
+    strategy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +141,11 @@ def _to_document(manifest: Manifest) -> dict[str, Any]:
                 "tracking": str(table.tracking),
                 "rows_changed": table.rows_changed,
                 "rows_deleted": table.rows_deleted,
+                **(
+                    {"part_rows": list(table.part_rows), "strategy": table.strategy}
+                    if table.part_rows
+                    else {}
+                ),
             }
             for key, table in manifest.tables.items()
         },
@@ -199,7 +211,11 @@ def _read_table(fields: _Fields) -> TableRecord:
         tracking=Tracking(fields.choice("tracking", Tracking)),
         rows_changed=fields.count("rows_changed"),
         rows_deleted=fields.count("rows_deleted"),
+        part_rows=fields.optional_counts("part_rows"),
+        strategy=fields.optional_choice("strategy", STRATEGIES),
     )
+    if table.part_rows and sum(table.part_rows) != table.shape[0]:
+        raise ManifestError(f"{fields.where} has parts that do not add up to its rows")
     if table.rows_changed > table.shape[0] or table.rows_deleted > table.shape[0]:
         raise ManifestError(f"{fields.where} changes more rows than it has")
     return table
@@ -297,6 +313,17 @@ class _Fields:
         if math.prod(value) >= 2**62:
             self._wrong(name, "a shape that fits in memory")
         return tuple(value)
+
+    def optional_counts(self, name: str) -> tuple[int, ...]:
+        value = self._document.get(name, [])
+        if not isinstance(value, list) or not all(
+            type(count) is int and 0 <= count < 2**48 for count in value
+        ):
+            self._wrong(name, "a list of counts")
+        return tuple(value)
+
+    def optional_choice(self, name: str, allowed: Any) -> str:
+        return self.choice(name, allowed) if self._document.get(name) else ""
 
     def object(self, name: str) -> _Fields:
         return _Fields(self._get(name), f"{self.where}: {name!r}")

@@ -42,7 +42,10 @@ class SignatureSpec:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The variables in their fixed order, the user's signatures, and the digest of each lookup vocabulary."""
+    """The variables in their fixed order, the user's signatures, and the digest of each rule that makes ids.
+
+    Such a rule is a lookup vocabulary, or how a layer hashes or buckets what it is given.
+    """
 
     variables: tuple[VariableSpec, ...]
     signatures: Mapping[str, SignatureSpec]

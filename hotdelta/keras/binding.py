@@ -89,7 +89,8 @@ def _check_compiled(model: keras.Model) -> None:
         raise ConfigurationError("the model is not compiled", hint="call model.compile(optimizer=...) first")
     if not model.built:
         raise ConfigurationError(
-            "the model has no variables yet", hint="build it (model.build(shape), or call it once) before resume()"
+            "the model has no variables yet",
+            hint="build it (model.build(shape), or call it once) before resume()",
         )
     if model.jit_compile and isinstance(innermost(model.optimizer), RowWise):
         raise ConfigurationError(
@@ -128,4 +129,6 @@ def _publish_nothing(run_dir: Path) -> None:
 
 def _why_not_recorded(optimizer: Any) -> str | None:
     inner = innermost(optimizer)
-    return None if isinstance(inner, RowWise) else f"{type(inner).__name__} does not record the rows it writes"
+    return (
+        None if isinstance(inner, RowWise) else f"{type(inner).__name__} does not record the rows it writes"
+    )

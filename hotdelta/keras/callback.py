@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import inspect
 import logging
-import signal
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import keras
@@ -20,6 +17,7 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
+from hotdelta.keras.termination import TerminationSignal
 from hotdelta.logs import event
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.trackers import warn_of_comparing
@@ -86,7 +84,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._last_batch = -1
         self._is_entered = False
-        self._signals = _TerminationSignal()
+        self._signals = TerminationSignal()
         self.resumed: Resumed | None = None
 
     @property
@@ -140,12 +138,12 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def save(self) -> Position | None:
         """Commit a delta of everything up to now, and wait for it."""
-        self._prove_recording()
+        self._cover_recompiled_model()
         return self._started.save()
 
     def save_full(self) -> Position | None:
         """Commit a full checkpoint of everything up to now, and wait for it."""
-        self._prove_recording()
+        self._cover_recompiled_model()
         return self._started.save_full()
 
     def step(self, steps: int = 1) -> None:
@@ -166,7 +164,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     def _close_trainer(self, trainer: ChainTrainer) -> None:
         _open_callbacks.pop(self.checkpoint_dir.resolve(), None)
         try:
-            self._prove_recording()
+            self._cover_recompiled_model()
             trainer.finish()
         finally:
             self._trainer = None
@@ -275,11 +273,25 @@ class DeltaCheckpoint(keras.callbacks.Callback):
                 warn_of_comparing(table, binding.recorders.reasons[table.key])
 
     def _prove_recording(self) -> None:
-        """Check each new trace of the training function once: does it record every row that it writes?"""
+        """After a step: go on with what was compiled since, and check that every trace records what it writes."""
+        if self._binding is not None:
+            self._attach(self._binding.model)
+            self._check_new_traces()
+
+    def _cover_recompiled_model(self) -> None:
+        """Before a save that no step came with: a model may be compiled again only to be evaluated.
+
+        So the chain keeps its optimizer; but who wrote to the tables meanwhile is not known.
+        """
         if self._binding is None:
             return
-        self._attach(self._binding.model)
-        if self._binding.row_wise is None:
+        if not self._binding.is_of(self._binding.model):
+            self._started.trackers.mark_all()
+        self._check_new_traces()
+
+    def _check_new_traces(self) -> None:
+        """Each trace of the training function once: does it record every row that it writes?"""
+        if self._binding is None or self._binding.row_wise is None:
             return
         graphs = [graph for graph in self._binding.row_wise.traced_graphs if graph not in self._checked]
         self._started.check_traces(graphs)
@@ -319,50 +331,6 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             self._signals.stop()
             # Whoever handled the signal before us may let training go on.
             self._signals.pass_on_received()
-
-
-class _TerminationSignal:
-    """Turns SIGTERM into a flag while training runs, so that the last steps are saved; then lets it take effect.
-
-    When an exception of another callback ended fit, nothing told us that training is over: then the signal takes
-    effect at once.
-    """
-
-    def __init__(self) -> None:
-        self.is_received = False
-        self._previous: Any = None
-        self._is_installed = False
-        self._only_in_fit = False
-
-    def start(self, *, only_in_fit: bool) -> None:
-        if not self._is_installed and threading.current_thread() is threading.main_thread():
-            self._only_in_fit = only_in_fit
-            self._previous = signal.signal(signal.SIGTERM, self._receive)
-            self._is_installed = True
-
-    def stop(self) -> None:
-        if self._is_installed:
-            signal.signal(signal.SIGTERM, self._previous)
-            self._is_installed = False
-
-    def pass_on_received(self) -> None:
-        """After `stop`."""
-        if self.is_received:
-            self.is_received = False
-            signal.raise_signal(signal.SIGTERM)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.is_received = True
-        if self._only_in_fit and not _is_in_fit(frame):
-            self.stop()
-            self.pass_on_received()
-
-
-def _is_in_fit(frame: FrameType | None) -> bool:
-    fit = inspect.unwrap(keras.Model.fit).__code__
-    while frame is not None and frame.f_code is not fit:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _call_after(callback: keras.callbacks.Callback, method: str, action: Callable[[], None]) -> None:

@@ -72,7 +72,7 @@ class ChainWriter:
             event(logger, logging.INFO, "removed files of an unfinished save", files=len(removed))
         manifests = listing.manifests
         self._highest = HighestStep(
-            full=max((manifest.highest_step.full for manifest in manifests), default=-1),
+            full=max([_highest_foreign_step(self.run_dir), *(m.highest_step.full for m in manifests)]),
             delta=max((manifest.highest_step.delta for manifest in manifests), default=-1),
         )
         self._run = claim_run(self.run_dir, manifests, self.disk)
@@ -218,3 +218,11 @@ class ChainWriter:
                 return
         if gone:
             event(logger, logging.INFO, "old checkpoints deleted", commits=len(gone))
+
+
+def _highest_foreign_step(run_dir: Path) -> int:
+    """A tf.train.Saver may have written here before us: its names are taken. -1 when there are none."""
+    steps = [
+        path.name[len(names.FULL_STEM) : -len(".index")] for path in run_dir.glob(f"{names.FULL_STEM}*.index")
+    ]
+    return max((int(step) for step in steps if step.isascii() and step.isdigit()), default=-1)

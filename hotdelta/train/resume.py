@@ -113,13 +113,16 @@ class ResumeReader:
 
     def problems(self, variables: ModelVariables) -> list[str]:
         """One line for each variable that only one of the two has, or that has another shape or dtype on disk."""
-        saved = self._newest_keys()
-        items = list(variables.everything())
-        missing = sorted(saved - {item.key for item in items})
+        missing = sorted(self._newest_keys() - {item.key for item in variables.everything()})
         return [
-            *(line for item in items if (line := self._problem(item, saved))),
+            *self.misfits(variables),
             *(f"{key}: the checkpoint has it, the model does not" for key in missing),
         ]
+
+    def misfits(self, variables: ModelVariables) -> list[str]:
+        """One line for each variable of the model that the checkpoint lacks, or has with another shape or dtype."""
+        saved = self._newest_keys()
+        return [line for item in variables.everything() if (line := self._problem(item, saved))]
 
     def _newest_keys(self) -> set[str]:
         """The variables that the newest link knows. A full before it may hold those of an optimizer that went."""

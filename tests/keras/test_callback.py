@@ -129,6 +129,16 @@ def test_a_model_recompiled_in_a_loop_is_noticed_at_the_next_step(tmp_path: Path
         assert_saved(callback)
 
 
+def test_a_model_compiled_again_only_to_be_evaluated_keeps_its_optimizer_in_the_chain(tmp_path: Path) -> None:
+    model = small_model()
+    with by_hand(tmp_path) as callback:
+        fit(model, 2, callback)
+        values = live(callback)
+        model.compile(loss="mse")
+        model.evaluate(*batches(1), verbose=0)
+    assert_same(resumed_values(tmp_path), values)
+
+
 def test_another_model_in_the_same_chain_is_refused(tmp_path: Path) -> None:
     with by_hand(tmp_path) as callback:
         callback.resume(small_model())

@@ -65,7 +65,7 @@ def tied() -> keras.Model:
     table = hk.Embedding(ROWS, 4, name="table")
     pooled = keras.layers.GlobalAveragePooling1D()(table(ids))
 
-    class Project(keras.layers.Layer):  # type: ignore[misc]
+    class Project(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
             return keras.ops.matmul(inputs, keras.ops.transpose(table._embeddings))
 

@@ -1,0 +1,131 @@
+"""DeltaWriter: the same chain for a custom loop on tf.Module, with any optimizer, or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hotdelta.keras as hk
+from hotdelta.chain.position import Position
+from hotdelta.errors import ConfigurationError
+from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from tests.chain_replay import Values, replay, values_of
+
+ROWS = 30
+BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
+
+
+class Ranker(tf.Module):
+    """Tables of rank 3 and of rank 1, and a scalar."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        random = np.random.default_rng(seed)
+        self.tables = [tf.Variable(random.random((ROWS, 2, 3), np.float32), name="deep")]
+        self.bias = tf.Variable(random.random(ROWS, np.float32), name="bias")
+        self.scale = tf.Variable(1.0, name="scale")
+
+    def loss(self, ids: tf.Tensor) -> tf.Tensor:
+        rows = tf.gather(self.tables[0], ids)
+        return tf.reduce_sum((tf.reduce_sum(rows, [1, 2]) + tf.gather(self.bias, ids)) * self.scale)
+
+
+def step_function(ranker: Ranker, optimizer: Any) -> Any:
+    @tf.function
+    def step(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = ranker.loss(ids)
+        variables = ranker.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+
+    return step
+
+
+def variables_of(writer: DeltaWriter) -> dict[str, tf.Variable]:
+    variables = writer._trainer.trackers.variables
+    return {item.key: item.variable for item in variables.everything()}
+
+
+@pytest.mark.parametrize(
+    "make_optimizer", [lambda: hk.Adagrad(0.1), lambda: hk.Adam(0.1), lambda: keras.optimizers.Adam(0.1)]
+)
+def test_a_module_with_an_optimizer_is_exact_and_resumes(tmp_path: Path, make_optimizer: Any) -> None:
+    def start(seed: int) -> tuple[Ranker, Any, DeltaWriter]:
+        ranker, optimizer = Ranker(seed), make_optimizer()
+        optimizer.build(ranker.trainable_variables)
+        tables = [ranker.tables[0], "bias"]
+        writer = DeltaWriter(tmp_path, ranker, tables=tables, optimizer=optimizer, options=BY_HAND)
+        return ranker, optimizer, writer
+
+    ranker, optimizer, writer = start(seed=0)
+    step = step_function(ranker, optimizer)
+    saved: dict[Position | None, Values] = {}
+    with writer:
+        for number in range(6):
+            step(tf.constant([number, 2 * number, 2 * number + 1]))
+            writer.step()
+            position = writer.save_full() if number == 3 else writer.save()
+            saved[position] = values_of(variables_of(writer))
+        assert {"tables/0", "bias", "scale"} < set(variables_of(writer))
+    for position, values in saved.items():
+        assert position is not None
+        assert replay(tmp_path, position, values) == values
+        assert replay(tmp_path, position, values, full=Position(1, 1)) == values
+    with start(seed=1)[2] as again:
+        assert values_of(variables_of(again)) == values
+
+
+def test_rows_that_the_user_tells_are_saved_and_tables_that_he_does_not_are_compared(tmp_path: Path) -> None:
+    told, compared = tf.Variable(tf.zeros((ROWS, 2))), tf.Variable(tf.zeros((ROWS, 2)))
+    slot = tf.Variable(tf.zeros((ROWS, 2)))
+    variables = {"told": told, "compared": compared}
+    with DeltaWriter(
+        tmp_path,
+        variables,
+        tables=list(variables),
+        slots={"told": {"momentum": slot}},
+        tracking={"told": "touched"},
+        options=BY_HAND,
+    ) as writer:
+        for number in range(4):
+            for variable in (told, slot, compared):
+                updates = tf.fill((1, 2), number + 1.0)
+                tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=[number], updates=updates)
+            writer.touch("told", [number])
+            writer.step()
+            position = writer.save()
+            assert position is not None
+            values = values_of(variables_of(writer))
+            assert replay(tmp_path, position, values) == values
+        with pytest.raises(ConfigurationError, match="'compared' is not tracked as touched"):
+            writer.touch("compared", [1])
+
+
+def test_what_cannot_work_is_refused_before_the_directory_is_touched(tmp_path: Path) -> None:
+    weight = tf.Variable(tf.zeros((ROWS, 2)))
+    stranger, unbuilt = hk.Adam(0.1), hk.Adam(0.1)
+    stranger.build([tf.Variable(tf.zeros((ROWS, 2)))])
+    for options, message in (
+        ({"tables": ["nothing"]}, "'nothing' is not a variable"),
+        ({"tracking": {"weight": "touched"}}, "'weight', which is no table"),
+        ({"tables": ["weight"], "tracking": {"weight": "so"}}, "'so' is unknown"),
+        ({"slots": {"nothing": {}}}, "slots are given for 'nothing'"),
+        ({"tables": ["weight"], "slots": {"weight": {"m": tf.Variable([1.0])}}}, "has 1 rows, its table"),
+        ({"optimizer": unbuilt}, "no variables yet"),
+        ({"optimizer": stranger}, "make a new optimizer"),
+        ({"optimizer": _built(keras.optimizers.SGD(0.1, momentum=0.9), weight), "tables": ["weight"],
+          "tracking": {"weight": "touched"}}, "nothing records the rows"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigurationError, match=message):
+            DeltaWriter(tmp_path / "run", {"weight": weight}, **options)
+    assert not (tmp_path / "run").exists()
+
+
+def _built(optimizer: Any, *variables: tf.Variable) -> Any:
+    optimizer.build(list(variables))
+    return optimizer
