@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,13 +41,10 @@ class ChainWriter:
     the training thread, which asks for the next link only while no delta is being written.
     """
 
-    def __init__(
-        self, run_dir: Path, *, keep_fulls: int, disk: Disk, wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, run_dir: Path, *, keep_fulls: int, disk: Disk) -> None:
         self.run_dir = run_dir
         self.disk = disk
         self._keep_fulls = keep_fulls
-        self._wall_clock = wall_clock
         self._lock = TrainerLock(run_dir)
         self._scanner = Scanner(run_dir)
         self._guard_tip = threading.Lock()

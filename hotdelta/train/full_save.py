@@ -71,10 +71,6 @@ class FullSave:
             self.fail(error)
         self._copied.set()
 
-    def wait_for_worker(self) -> None:
-        """Until what was submitted is over: the copying, or the finishing once the closing delta is committed."""
-        self._worker.wait()
-
     def overlay(self, cut: Cut, *, is_closing: bool) -> None:
         """Every cut that is taken before the full is closed, the closing one included."""
         self._builder.overlay(cut)

@@ -1,4 +1,4 @@
-"""The engine of incremental checkpointing: decides when to cut, cuts between steps, writes in the background.
+"""The engine of incremental checkpointing: resumes, decides when to save, and cuts between steps.
 
 The Keras callback and the custom-loop writer are thin layers over `ChainTrainer`.
 """
@@ -11,19 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain.bundle import PreparedBundle
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.position import Position
 from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError
 from hotdelta.logs import event
-from hotdelta.train.background import BackgroundWorker
-from hotdelta.train.chain_writer import ChainWriter, Link
+from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
-from hotdelta.train.full_save import FullSave
 from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits, find_resume_point, load_variables
-from hotdelta.train.row_values import Array
 from hotdelta.train.save_clock import SaveClock
+from hotdelta.train.save_pipeline import SavePipeline
 from hotdelta.train.touched import TouchedRows
 from hotdelta.train.trackers import NOTHING, Trackers
 from hotdelta.train.trainer_state import StateRegistry, TrainerState
@@ -32,14 +28,11 @@ from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
 
 logger = logging.getLogger(__name__)
 
-STOP_SECONDS = 600.0
-
 
 class ChainTrainer:
     """Saves a model's changes as a chain of deltas and fulls.
 
-    One training thread calls every method. Two background threads write, one delta and one full at a time; what they
-    report is collected by the training thread, which alone changes what counts as saved.
+    One training thread calls every method; the writing happens in the threads of the pipeline.
     """
 
     def __init__(
@@ -59,16 +52,13 @@ class ChainTrainer:
         self.progress = TrainerState()
         self.step_of: Callable[[], int] = lambda: self.progress.step
         self._publish = publish
-        self._disk = disk or Disk()
         self._clock, self._wall_clock = clock, wall_clock
-        self._chain = ChainWriter(
-            run_dir, keep_fulls=options.keep_fulls, disk=self._disk, wall_clock=wall_clock
+        disk = disk or Disk()
+        self._chain = ChainWriter(run_dir, keep_fulls=options.keep_fulls, disk=disk)
+        self._pipeline = SavePipeline(
+            self._chain, publish=publish, disk=disk, clock=clock, status=self.status
         )
-        self._delta_worker = BackgroundWorker("hotdelta-delta-writer")
-        self._full_worker = BackgroundWorker("hotdelta-full-writer")
         self._trackers: Trackers | None = None
-        self._full: FullSave | None = None
-        self._failed_cut: Cut | None = None
         self._last_state = b""
         self._is_full_wanted = False
         self._watermark: float | None = None
@@ -106,8 +96,7 @@ class ChainTrainer:
         """
         listing = self._chain.open()
         try:
-            self._delta_worker.start()
-            self._full_worker.start()
+            self._pipeline.start()
             point = find_resume_point(self._chain.run_dir, listing) if is_resuming else None
             resumed = self._load(point, variables) if point else None
             self._chain.begin_run(listing, point.newest if point else None)
@@ -162,7 +151,7 @@ class ChainTrainer:
                 hint="give another model a directory, and a checkpoint callback, of its own",
             )
         self.save()
-        self._drop_full()
+        self._pipeline.drop_full()
         tables = frozenset(item.key for item in variables.row_variables)
         self._bind(variables, touched=touched, demanded=demanded, unsaved=unsaved | tables)
         self._is_full_wanted = True
@@ -211,16 +200,16 @@ class ChainTrainer:
     def save_if_due(self) -> None:
         self._collect()
         is_delta_due = self._delta_clock.is_due()
-        if self._full is None and (self._full_clock.is_due() or (self._is_full_wanted and is_delta_due)):
+        is_full_due = self._full_clock.is_due() or (self._is_full_wanted and is_delta_due)
+        if is_full_due and not self._pipeline.has_full:
             self._start_full()
-        is_closing = self._full is not None and self._full.wants_closing_cut
-        if not is_closing and not is_delta_due:
+        if not self._pipeline.wants_closing_cut and not is_delta_due:
             return
-        if self._delta_worker.is_busy:
+        if self._pipeline.is_writing_delta:
             self.status.postponed += 1
             return
         self._notice_lost_chain()
-        self._cut(is_closing=is_closing and self._full is not None)
+        self._cut(is_closing=self._pipeline.wants_closing_cut)
 
     def save(self) -> Position | None:
         """Commit a delta with everything up to now, and wait for it. Returns the newest committed position.
@@ -231,7 +220,7 @@ class ChainTrainer:
         self._notice_lost_chain()
         if self._chain.tip is None:
             return self.save_full()
-        self._cut(is_closing=self._full is not None and self._full.wants_closing_cut)
+        self._cut(is_closing=self._pipeline.wants_closing_cut)
         self._finish_delta()
         return self.position
 
@@ -256,28 +245,24 @@ class ChainTrainer:
         self._release()
 
     def _release(self) -> None:
-        self._delta_worker.stop(STOP_SECONDS)
-        self._full_worker.stop(STOP_SECONDS)
+        self._pipeline.stop()
         if self._trackers is not None:
             self._trackers.stop()
             self._trackers = None
         self._chain.close()
 
     def _finish_delta(self) -> None:
-        self._delta_worker.wait()
+        self._pipeline.wait_for_delta()
         self._collect()
 
     def _finish_full(self) -> None:
         """Wait for the full in the making, taking its closing cut here."""
-        full = self._full
-        if full is None:
-            return
-        full.wait_for_worker()
+        self._pipeline.wait_for_full()
         self._finish_delta()
-        if full.wants_closing_cut:
+        if self._pipeline.wants_closing_cut:
             self._cut(is_closing=True)
         self._finish_delta()
-        full.wait_for_worker()
+        self._pipeline.wait_for_full()
         self._collect()
 
     def _cut(self, *, is_closing: bool) -> None:
@@ -289,25 +274,13 @@ class ChainTrainer:
         self._delta_clock.restart()
         if cut.is_empty and cut.trainer_state == self._last_state and not is_closing:
             return
+        self._last_state = cut.trainer_state
+        stall = self._note_stall(started)
         try:
-            self._hand_over(cut, started, is_closing=is_closing)
+            self._pipeline.hand_over(cut, self.trackers, is_closing=is_closing, stall_seconds=stall)
         except BaseException:
             self.trackers.give_back(cut)
             raise
-
-    def _hand_over(self, cut: Cut, started: float, *, is_closing: bool) -> None:
-        self._last_state = cut.trainer_state
-        link = self._chain.next_link()
-        values = self.trackers.snapshot()
-        full = self._full if self._full is not None and not self._full.is_closing else None
-        if full is not None:
-            full.overlay(cut, is_closing=is_closing)
-        stall = self._note_stall(started)
-        if link.parent is None and full is not None:
-            self.trackers.scrub.remember(cut)
-            full.close(cut, link, values, self._full_commit(cut, link))
-        else:
-            self._delta_worker.submit(lambda: self._write_delta(cut, link, full, values, stall))
 
     def _take_cut(self) -> Cut:
         self.progress = self.progress.with_registered(self.states.read())
@@ -324,70 +297,10 @@ class ChainTrainer:
         self.status.longest_stall_seconds = max(self.status.longest_stall_seconds, stall)
         return stall
 
-    def _write_delta(
-        self, cut: Cut, link: Link, full: FullSave | None, values: Mapping[str, Array], stall: float
-    ) -> None:
-        """On the delta-writer thread: commit, then let the full that this delta closes be finished."""
-        started = self._clock()
-        trackers = self.trackers
-        closing = full if full is not None and full.is_closing else None
-        cut = self._add_unrecorded_rows(cut, full)
-        try:
-            manifest = self._chain.commit_delta(
-                cut,
-                link,
-                others=trackers.variables.others,
-                schema=trackers.variables.schema.digest,
-                tables=trackers.records(cut),
-            )
-        except CommitError as error:
-            self._report_failure("delta not committed; its rows will be in the next one", error)
-            self._failed_cut = cut
-            if closing is not None:
-                closing.fail(error)
-            return
-        trackers.scrub.remember(cut)
-        self.status.deltas += 1
-        write_ms = (self._clock() - started) * 1000
-        _log_commit("delta committed", manifest, write_ms=write_ms, stall_ms=stall * 1000)
-        if closing is not None:
-            closing.close(cut, link, values, self._full_commit(cut, link))
-
-    def _add_unrecorded_rows(self, cut: Cut, full: FullSave | None) -> Cut:
-        """What the scrub found goes into the delta, and into the full in the making: it is in no later cut."""
-        cut, missed = self.trackers.scrub.complete(cut)
-        if missed and full is not None:
-            full.overlay_again(cut)
-        for table, count in missed.items():
-            self.status.rows_unrecorded += count
-            event(logger, logging.ERROR, "rows changed that nothing recorded", table=table, rows=count)
-        return cut
-
-    def _full_commit(self, cut: Cut, link: Link) -> Callable[[PreparedBundle], None]:
-        """How a finished full is committed, on the full-writer thread."""
-        trackers = self.trackers
-        started = self._clock()
-
-        def commit(prepared: PreparedBundle) -> None:
-            manifest = self._chain.commit_full(
-                prepared, cut, link, schema=trackers.variables.schema.digest, tables=trackers.records(cut)
-            )
-            self.status.fulls += 1
-            _log_commit("full committed", manifest, write_ms=(self._clock() - started) * 1000)
-
-        return commit
-
     def _collect(self) -> None:
-        """Take in what the background threads reported. Only the training thread gives rows back."""
-        if self._failed_cut is not None and not self._delta_worker.is_busy:
-            self.trackers.give_back(self._failed_cut)
-            self._failed_cut = None
+        if not self._pipeline.collect(self.trackers):
             self._last_state = b""
-        if self._full is not None and self._full.is_done:
-            error, self._full = self._full.error, None
-            if error is not None:
-                self._report_failure("full not committed", error)
-                self._is_full_wanted = self._chain.tip is None
+            self._is_full_wanted = self._is_full_wanted or self._chain.tip is None
 
     def _notice_lost_chain(self) -> None:
         """When the chain was removed under us a delta would have no parent: the next save is a full.
@@ -396,8 +309,8 @@ class ChainTrainer:
         """
         if self._chain.is_tip_lost():
             error = CommitError(f"the chain was removed from {self._chain.run_dir}", path=self._chain.run_dir)
-            self._report_failure("the chain is gone; a new one is started", error)
-            self._drop_full()
+            self._pipeline.report_failure("the chain is gone; a new one is started", error)
+            self._pipeline.drop_full()
             self._chain.forget_tip()
             self._is_full_wanted = True
 
@@ -406,58 +319,21 @@ class ChainTrainer:
         self._is_full_wanted = False
         self._full_clock.restart()
         try:
-            self._full = self._new_full()
+            self._pipeline.start_full(self.trackers, trainer_state_bytes=self._trainer_state_bytes())
         except (CommitError, DirectoryBusyError) as error:
-            self._report_failure("full not started", error)
+            self._pipeline.report_failure("full not started", error)
             self._is_full_wanted = self._chain.tip is None
             # Not at every step: when there is no chain, the full is tried when a delta would be.
             self._delta_clock.restart()
-            return
-        self._full.start_copying()
 
-    def _new_full(self) -> FullSave:
+    def _trainer_state_bytes(self) -> int:
         self.progress = self.progress.with_registered(self.states.read())
-        if self._chain.tip is None and self._chain.is_directory_lost():
-            self._chain.reclaim_directory()
-            self._publish(self._chain.run_dir)
-        return FullSave(
-            self._chain.run_dir,
-            self.trackers,
-            trainer_state_bytes=len(self.progress.to_json()),
-            disk=self._disk,
-            worker=self._full_worker,
-        )
-
-    def _drop_full(self) -> None:
-        if self._full is not None:
-            self._full.drop()
-            self._full = None
+        return len(self.progress.to_json())
 
     def _write_first_full(self) -> None:
         """Training has not begun, so this thread may wait for it. Raises CommitError."""
-        full = self._full = self._new_full()
-        full.copy()
-        if full.wants_closing_cut:
-            self._cut(is_closing=True)
-        full.wait_for_worker()
-        self._full = None
-        if full.error is not None:
-            raise full.error
-
-    def _report_failure(self, phrase: str, error: CommitError | DirectoryBusyError) -> None:
-        self.status.failures += 1
-        self.status.last_error = str(error)
-        event(logger, logging.ERROR, phrase, reason=error)
-
-
-def _log_commit(phrase: str, manifest: Manifest, **milliseconds: float) -> None:
-    event(
-        logger,
-        logging.INFO,
-        phrase,
-        position=manifest.position,
-        step=manifest.step,
-        rows=manifest.rows_changed,
-        bytes=manifest.total_bytes,
-        **milliseconds,
-    )
+        self._pipeline.write_first_full(
+            self.trackers,
+            lambda: self._cut(is_closing=True),
+            trainer_state_bytes=self._trainer_state_bytes(),
+        )

@@ -164,10 +164,10 @@ class SmallTraining:
 
     def settle(self) -> None:
         """Let the delta that is being written be finished; the next step collects it."""
-        self.trainer._delta_worker.wait()
+        self.trainer._pipeline.wait_for_delta()
 
     def settle_full(self) -> None:
-        self.trainer._full_worker.wait()
+        self.trainer._pipeline.wait_for_full()
 
     def save(self) -> Position | None:
         position = self.trainer.save()
