@@ -1,0 +1,12 @@
+"""Keeps one model in memory up to date with what a trainer writes, and answers predictions with it.
+
+`Loader` is all that a server needs; what it raises is in hotdelta.errors.
+"""
+
+from loader.lag import Lag
+from loader.loader import Clocks, Loader
+from loader.served import Version
+from loader.settings import LoaderSettings
+from loader.status import LoaderStatus, Quarantined, State
+
+__all__ = ["Clocks", "Lag", "Loader", "LoaderSettings", "LoaderStatus", "Quarantined", "State", "Version"]

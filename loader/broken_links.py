@@ -1,0 +1,88 @@
+"""Remembers which commits could not be used and why, so that they are neither retried for ever nor forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotdelta.chain import Kind, Listing, Manifest, Position, Refused, directory_of, names
+from hotdelta.errors import HotdeltaError
+from loader.commit_files import Stamps, stamp_files
+
+_Key = tuple[Kind, str, str]
+
+
+@dataclass(slots=True)
+class _Broken:
+    manifest: Manifest
+    error: HotdeltaError
+    stamps: Stamps
+    since: float
+    is_final: bool
+
+
+class BrokenLinks:
+    """Commits that failed. A retryable failure is final only after `late_seconds`: its data may still be arriving.
+
+    When the files of a commit change, it gets another chance. One thread at a time.
+    """
+
+    def __init__(self, run_dir: Path, *, late_seconds: float, clock: Callable[[], float]) -> None:
+        self._run_dir = run_dir
+        self._late_seconds = late_seconds
+        self._clock = clock
+        self._broken: dict[_Key, _Broken] = {}
+
+    def add(self, manifest: Manifest, error: HotdeltaError) -> None:
+        now = self._clock()
+        known = self._broken.get(_key(manifest))
+        since = known.since if known else now
+        is_final = not error.retryable or now - since >= self._late_seconds
+        self._broken[_key(manifest)] = _Broken(
+            manifest, error, stamp_files(self._run_dir, manifest), since, is_final
+        )
+
+    def forget(self, manifest: Manifest) -> None:
+        """It could be used after all."""
+        self._broken.pop(_key(manifest), None)
+
+    def late(self) -> HotdeltaError | None:
+        """The failure of a commit that is still being retried."""
+        return next((item.error for item in self._broken.values() if not item.is_final), None)
+
+    def newest(self) -> tuple[Position, HotdeltaError] | None:
+        """The newest commit that is not tried again as it is, and what is wrong with it."""
+        final = [item for item in self._broken.values() if item.is_final]
+        item = max(final, key=lambda item: item.manifest.position, default=None)
+        return (item.manifest.position, item.error) if item else None
+
+    def filter(self, listing: Listing) -> Listing:
+        """The listing with the broken commits among the refused ones, and their reasons."""
+        if not self._broken:
+            return listing
+        present = {_key(manifest) for manifest in listing.manifests}
+        self._broken = {key: item for key, item in self._broken.items() if key in present}
+        for item in self._broken.values():
+            self._judge_anew(item)
+        final = {key: item for key, item in self._broken.items() if item.is_final}
+        return Listing(
+            tuple(manifest for manifest in listing.manifests if _key(manifest) not in final),
+            (*listing.refused, *(self._refused(item) for item in final.values())),
+        )
+
+    def _judge_anew(self, item: _Broken) -> None:
+        stamps, now = stamp_files(self._run_dir, item.manifest), self._clock()
+        if stamps != item.stamps:
+            item.stamps, item.since, item.is_final = stamps, now, False
+        elif now - item.since >= self._late_seconds:
+            item.is_final = True
+
+    def _refused(self, item: _Broken) -> Refused:
+        manifest = item.manifest
+        path = directory_of(self._run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
+        return Refused(path, item.error.message, manifest.position)
+
+
+def _key(manifest: Manifest) -> _Key:
+    return manifest.kind, manifest.prefix, manifest.state_id

@@ -1,0 +1,78 @@
+"""Brings a model that serves nobody yet to the newest state that can be reached, in one go and without a gate."""
+
+from __future__ import annotations
+
+from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
+from hotdelta.errors import ApplyError, ChainError
+from loader.chain_view import ChainView
+from loader.commit_files import VerifiedFiles, verify_files
+from loader.live_model import LiveModel
+from loader.served import Origin
+
+
+def catch_up(model: LiveModel, chain: ChainView) -> Origin:
+    """Afterwards `model.node` says how far it came: not at all when there is nothing that it could use.
+
+    What cannot be used is reported to `chain`, and gone around as far as possible.
+    """
+    origin = chain.origin_of(model.node) if model.node else Origin(None, 0)
+    while True:
+        chain.look()
+        steps = chain.plan_from(model.node, model.metadata).steps
+        if not steps:
+            return origin
+        for step in steps:
+            manifest = manifest_of(step)
+            try:
+                _take(model, verify_files(chain.run_dir, manifest))
+            except (ChainError, ApplyError) as error:
+                if chain.report_broken(manifest, error) is not None:
+                    return origin
+                break
+            chain.report_used(manifest)
+            origin = chain.origin_after(manifest, origin)
+
+
+def manifest_of(step: Step) -> Manifest:
+    match step:
+        case ApplyDelta(manifest) | RestoreFull(manifest):
+            return manifest
+        case UndoTo(node):
+            raise ValueError(f"there is nothing to undo to {node} with")
+
+
+def _take(model: LiveModel, files: VerifiedFiles) -> None:
+    if files.manifest.kind is Kind.DELTA:
+        stage_verified(model, files)
+        model.apply()
+    else:
+        restore_verified(model, files)
+    require_node(model, files.manifest.node)
+
+
+def stage_verified(model: LiveModel, files: VerifiedFiles) -> None:
+    """Stage exactly the verified files. Raises ApplyError, or DamagedError when they are not what was read."""
+    try:
+        model.stage_delta(files.prefix)
+    except ApplyError:
+        # A file that vanished or was replaced meanwhile is no fault of the commit: try again.
+        files.require_unchanged()
+        raise
+    try:
+        files.require_unchanged()
+    except ChainError:
+        model.discard()
+        raise
+
+
+def restore_verified(model: LiveModel, files: VerifiedFiles) -> None:
+    try:
+        model.restore_full(files.prefix)
+    finally:
+        files.require_unchanged()
+
+
+def require_node(model: LiveModel, node: Node) -> None:
+    """The bundle itself says which state it is; it must be the one that the manifest says."""
+    if model.node != node:
+        raise ApplyError(f"the files of {node} say that they are {model.node}", hint="wait for the next full")

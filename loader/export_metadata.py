@@ -1,0 +1,71 @@
+"""Reads what an export says about itself, before anything of it is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotdelta import signatures as contract
+from hotdelta.chain import Node, Position, Schema, SignatureSpec
+from hotdelta.errors import ApplyError, HotdeltaError
+
+MAX_METADATA_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ExportMetadata:
+    """`node` is the state whose values the export holds; None when it was made from a model in memory."""
+
+    model_name: str
+    schema: Schema
+    is_incremental: bool
+    signatures: Mapping[str, SignatureSpec]
+    node: Node | None
+    step: int
+
+
+def read_metadata(directory: Path) -> ExportMetadata:
+    """Raises ApplyError when the file is missing, malformed, or of another version."""
+    path = directory / contract.METADATA_FILE
+    try:
+        with path.open("rb") as file:
+            document = json.loads(file.read(MAX_METADATA_BYTES))
+        version = document["metadata_version"]
+        if version != contract.METADATA_VERSION:
+            raise _unusable(directory, f"it has metadata_version {version}, not {contract.METADATA_VERSION}")
+        return _read(document)
+    except FileNotFoundError as error:
+        raise _unusable(directory, f"it has no {contract.METADATA_FILE}") from error
+    except OSError as error:
+        raise _unusable(directory, f"{contract.METADATA_FILE} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unusable(directory, f"{contract.METADATA_FILE} is malformed: {error!r}") from error
+
+
+def _read(document: dict[str, Any]) -> ExportMetadata:
+    schema = Schema.from_json(json.dumps(document["schema"]).encode())
+    if schema.digest != document["schema_digest"]:
+        raise ValueError("the schema does not have the digest that it says")
+    position = document["position"]
+    return ExportMetadata(
+        model_name=str(document["model_name"]),
+        schema=schema,
+        is_incremental=bool(document["save_incr_model"]),
+        signatures=_served(document, schema),
+        node=Node(Position.parse(position), str(document["state_id"])) if position else None,
+        step=int(document["step"] or 0),
+    )
+
+
+def _served(document: dict[str, Any], schema: Schema) -> Mapping[str, SignatureSpec]:
+    """What the export can be asked; older exports say it only in their schema."""
+    kept = set(document["signatures"])
+    served = Schema.from_json(json.dumps(document["served"]).encode()) if "served" in document else schema
+    return {name: spec for name, spec in served.signatures.items() if name in kept}
+
+
+def _unusable(directory: Path, reason: str) -> HotdeltaError:
+    return ApplyError(f"{directory} is no export that can be served: {reason}", hint="export it again")

@@ -1,0 +1,250 @@
+"""Takes the serving model from state to state: verify, stage, keep the pre-image, apply behind the gate, publish."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hotdelta import signatures as contract
+from hotdelta.chain import (
+    ApplyDelta,
+    BundleReader,
+    Manifest,
+    Node,
+    RestoreFull,
+    Step,
+    UndoTo,
+    decode_identity,
+    directory_of,
+)
+from hotdelta.errors import ApplyError, ChainError, DamagedError
+from hotdelta.logs import event
+from loader.catch_up import stage_verified
+from loader.chain_view import ChainView
+from loader.commit_files import VerifiedFiles, verify_files
+from loader.fed_update import FedUpdate
+from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
+from loader.lag import Stopwatch, lag_of
+from loader.served import Origin, Served, Serving, Version
+from loader.undo_history import UndoEntry, UndoHistory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowLimits:
+    """Memory that an update may take: for pre-images, for the rows of a full that differ, for one slice of a full."""
+
+    undo_bytes: int
+    full_diff_bytes: int
+    slice_bytes: int
+
+
+class Follower:
+    """The only one that changes a serving model. Belongs to the updater thread.
+
+    Each step is one atomic change: a prediction sees the state before it or the one after it. A step that fails
+    leaves the state before it, bit for bit.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        chain: ChainView,
+        limits: FollowLimits,
+        *,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._serving = serving
+        self._chain = chain
+        self._limits = limits
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self.history = UndoHistory(limits.undo_bytes)
+
+    def follow(self, steps: Iterable[Step], on_update: Callable[[Served], bool]) -> bool:
+        """Take the steps of a plan; `on_update` gets each new state, and says whether to go on.
+
+        False when not all were taken; what could not be used has been reported to the chain view.
+        """
+        steps = list(steps)
+        verified: dict[Node, VerifiedFiles] = {}
+        if steps and not isinstance(steps[0], ApplyDelta):
+            # This way leads back before it leads on, so look at all of it before the first step.
+            for manifest in _manifests(steps):
+                files = self._verify(manifest, Stopwatch(self._clock))
+                if files is None:
+                    return False
+                verified[manifest.node] = files
+        for step in steps:
+            served = self._take(step, verified)
+            if served is None:
+                return False
+            if not isinstance(step, UndoTo) and not on_update(served):
+                return False
+        return True
+
+    def _take(self, step: Step, verified: dict[Node, VerifiedFiles]) -> Served | None:
+        watch = Stopwatch(self._clock)
+        if isinstance(step, UndoTo):
+            return self._try_undo(step.node, watch)
+        manifest = step.manifest
+        files = verified.get(manifest.node) or self._verify(manifest, watch)
+        if files is None:
+            return None
+        try:
+            served = (
+                self._apply_delta(files, watch)
+                if isinstance(step, ApplyDelta)
+                else self._apply_full(files, watch)
+            )
+        except (ChainError, ApplyError) as error:
+            self._chain.report_broken(manifest, error)
+            self._discard_staged()
+            return None
+        self._chain.report_used(manifest)
+        return served
+
+    def _try_undo(self, node: Node, watch: Stopwatch) -> Served | None:
+        try:
+            return self.undo_to(node, watch)
+        except ApplyError as error:
+            # Without a history the next plan leads through a full.
+            event(logger, logging.ERROR, "updates cannot be undone", position=node, reason=error)
+            self.history.clear()
+            return None
+
+    def _verify(self, manifest: Manifest, watch: Stopwatch) -> VerifiedFiles | None:
+        try:
+            with watch.measure("verify"):
+                return verify_files(self._chain.run_dir, manifest)
+        except DamagedError as error:
+            self._chain.report_broken(manifest, error)
+            return None
+
+    def _apply_delta(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
+        model = self._live.model
+        with watch.measure("stage"):
+            stage_verified(model, files)
+        return self._apply_staged(files.manifest, watch)
+
+    def _apply_full(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
+        manifest, model = files.manifest, self._live.model
+        directory = directory_of(self._chain.run_dir, manifest.kind)
+        with BundleReader(directory, manifest.prefix) as reader:
+            full = FullReader(files, reader)
+            slice_bytes = self._limits.slice_bytes
+            with watch.measure("stage"):
+                difference = compare_full(
+                    model, full, max_bytes=self._limits.full_diff_bytes, slice_bytes=slice_bytes
+                )
+                files.require_unchanged()
+                if difference.rows is not None:
+                    model.stage_rows(staged_difference(model, full, difference))
+            if difference.rows is not None:
+                return self._apply_staged(manifest, watch, rows=difference.num_rows)
+            served = self._served(manifest)
+            with self._serving.exclusive(watch):
+                served.applied_at = self._wall_clock()
+                try:
+                    write_in_slices(model, full, difference, slice_bytes=slice_bytes)
+                    files.require_unchanged()
+                except BaseException:
+                    # Neither the old state nor the new one: nobody may see it. The updater loads the export again.
+                    self._serving.publish(None)
+                    raise
+                self._serving.publish(served)
+        self.history.clear()
+        return self._finish(served, manifest, watch, rows=difference.num_rows)
+
+    def _apply_staged(self, manifest: Manifest, watch: Stopwatch, *, rows: int | None = None) -> Served:
+        before = self._live
+        model = before.model
+        with watch.measure("preimage"):
+            preimage = model.preimage()
+        _require_staged(preimage, manifest.node)
+        served = self._served(manifest)
+        with self._serving.exclusive(watch):
+            # Nothing that may fail comes between the change and its name.
+            served.applied_at = self._wall_clock()
+            try:
+                model.apply()
+            except BaseException:
+                # Refused before the first write, or else nobody can say what the model holds now.
+                if not model.holds(before.node):
+                    self._serving.publish(None)
+                raise
+            self._serving.publish(served)
+        self.history.push(UndoEntry(before.node, before.version.step, before.origin, preimage))
+        return self._finish(served, manifest, watch, rows=rows)
+
+    def _discard_staged(self) -> None:
+        """What failed must not stay in memory; that it cannot be discarded changes nothing."""
+        served = self._serving.current
+        if served is not None:
+            with contextlib.suppress(ApplyError):
+                served.model.discard()
+
+    def undo_to(self, node: Node, watch: Stopwatch) -> Served:
+        """Go back to a state of the undo history, in one change. Raises LookupError (not there), ApplyError."""
+        entries = self.history.back_to(node)
+        before, model = self._live, self._live.model
+        with watch.measure("stage"):
+            model.stage_rows(entries[0].preimage)
+        version = Version(node.position, entries[-1].step, before.version.export_version)
+        served = Served(model, node, version, entries[-1].origin, self._wall_clock(), before.lag_now())
+        with self._serving.exclusive(watch):
+            try:
+                model.apply()
+                for entry in entries[1:]:
+                    model.stage_rows(entry.preimage)
+                    model.apply()
+            except BaseException:
+                self._serving.publish(None)
+                raise
+            self._serving.publish(served)
+        self.history.drop(entries)
+        self._serving.announce()
+        event(logger, logging.INFO, "updates undone", position=node, updates=len(entries), **watch.stages)
+        return served
+
+    @property
+    def _live(self) -> Served:
+        served = self._serving.current
+        if served is None:
+            raise ApplyError("no model is served")
+        return served
+
+    def _served(self, manifest: Manifest) -> Served:
+        """The state after an apply that is about to happen."""
+        before = self._live
+        version = Version(manifest.position, manifest.step, before.version.export_version)
+        origin: Origin = self._chain.origin_after(manifest, before.origin)
+        return Served(before.model, manifest.node, version, origin, applied_at=0.0)
+
+    def _finish(self, served: Served, manifest: Manifest, watch: Stopwatch, *, rows: int | None) -> Served:
+        self._serving.announce()
+        served.applied_at += watch.stages["apply"] / 1000
+        served.lag = lag_of(
+            self._chain.run_dir,
+            manifest,
+            watch,
+            seen_at=self._chain.seen_at(manifest.node),
+            applied_at=served.applied_at,
+            rows=rows,
+        )
+        return served
+
+
+def _manifests(steps: Iterable[Step]) -> list[Manifest]:
+    return [step.manifest for step in steps if isinstance(step, ApplyDelta | RestoreFull)]
+
+
+def _require_staged(preimage: FedUpdate, node: Node) -> None:
+    """The bundle itself says which state it is; it must be the one that its manifest says."""
+    staged = decode_identity([int(value) for value in preimage[contract.IDENTITY_VALUE]])[1]
+    if staged != node:
+        raise ApplyError(f"the files of {node} say that they are {staged}", hint="wait for the next full")

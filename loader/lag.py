@@ -1,0 +1,132 @@
+"""How long one update took from the event that taught it to the first answer that used it, stage by stage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hotdelta.chain import Manifest, Position, directory_of, names
+from hotdelta.logs import event
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Times are seconds since the epoch, stages are milliseconds. None: not known, or has not happened."""
+
+    position: Position
+    step: int
+    kind: str
+    rows: int
+    bytes: int
+    event_at: float | None
+    trained_at: float | None
+    committed_at: float | None
+    seen_at: float
+    verify_ms: float
+    stage_ms: float
+    preimage_ms: float
+    gate_wait_ms: float
+    apply_ms: float
+    applied_at: float
+    first_served_at: float | None = None
+
+    @property
+    def commit_to_served_ms(self) -> float | None:
+        if self.committed_at is None or self.first_served_at is None:
+            return None
+        return (self.first_served_at - self.committed_at) * 1000
+
+    def log(self) -> None:
+        """The one line of an update."""
+        event(
+            logger,
+            logging.INFO,
+            "update served" if self.first_served_at is not None else "update applied",
+            position=self.position,
+            step=self.step,
+            kind=self.kind,
+            rows=self.rows,
+            bytes=self.bytes,
+            **self._stages(),
+        )
+
+    def _stages(self) -> dict[str, float]:
+        stages = {
+            "event_to_trained_ms": _span(self.event_at, self.trained_at),
+            "trained_to_committed_ms": _span(self.trained_at, self.committed_at),
+            "committed_to_seen_ms": _span(self.committed_at, self.seen_at),
+            "verify_ms": self.verify_ms,
+            "stage_ms": self.stage_ms,
+            "preimage_ms": self.preimage_ms,
+            "gate_wait_ms": self.gate_wait_ms,
+            "apply_ms": self.apply_ms,
+            "first_served_ms": _span(self.applied_at, self.first_served_at),
+            "total_ms": self.commit_to_served_ms,
+        }
+        return {name: value for name, value in stages.items() if value is not None}
+
+
+def _span(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else (end - start) * 1000
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Adds up what each stage of one update takes."""
+
+    clock: Callable[[], float]
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        start = self.clock()
+        try:
+            yield
+        finally:
+            self.add(stage, self.clock() - start)
+
+    def add(self, stage: str, seconds: float) -> None:
+        self.stages[stage] = self.stages.get(stage, 0.0) + seconds * 1000
+
+
+def lag_of(
+    run_dir: Path,
+    manifest: Manifest,
+    watch: Stopwatch,
+    *,
+    seen_at: float,
+    applied_at: float,
+    rows: int | None = None,
+) -> Lag:
+    """The record of an update that led to `manifest`; `rows` when they are not those of the manifest."""
+    return Lag(
+        position=manifest.position,
+        step=manifest.step,
+        kind=str(manifest.kind),
+        rows=manifest.rows_changed if rows is None else rows,
+        bytes=manifest.serving_bytes,
+        event_at=manifest.watermark,
+        trained_at=manifest.created_at,
+        committed_at=_committed_at(run_dir, manifest),
+        seen_at=seen_at,
+        verify_ms=watch.stages.get("verify", 0.0),
+        stage_ms=watch.stages.get("stage", 0.0),
+        preimage_ms=watch.stages.get("preimage", 0.0),
+        gate_wait_ms=watch.stages.get("gate_wait", 0.0),
+        apply_ms=watch.stages.get("apply", 0.0),
+        applied_at=applied_at,
+    )
+
+
+def _committed_at(run_dir: Path, manifest: Manifest) -> float | None:
+    """When the manifest got its name here: its content is older by an fsync, or by the way from another machine."""
+    path = directory_of(run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
+    try:
+        return path.stat().st_ctime
+    except OSError:
+        return None

@@ -1,0 +1,167 @@
+"""One export in memory: its predictions, and its variables on their way from state to state."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from hotdelta import signatures as contract
+from hotdelta.chain import Node, SignatureSpec, decode_identity
+from hotdelta.errors import ApplyError, HotdeltaError, PredictionError, RequestError
+from loader.export_metadata import ExportMetadata, read_metadata
+from loader.fed_update import FedUpdate, empty_update
+from loader.feeds import numpy_dtype, prepare_feeds
+from loader.session_graph import (
+    CALLER_THREAD,
+    PREDICT_POOL,
+    UPDATE_POOL,
+    Call,
+    SessionGraph,
+    first_line,
+    translated,
+)
+
+Array = npt.NDArray[Any]
+_REQUEST_FAULTS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
+
+
+class LiveModel:
+    """A model that answers and that can be updated in place.
+
+    Any thread may predict. All else belongs to one thread; what changes live variables (`apply`, `restore_full`)
+    must not run beside predictions, which is what the gate is for. Every change is all or nothing.
+    """
+
+    def __init__(self, metadata: ExportMetadata, graph: SessionGraph, *, predict_pool: int) -> None:
+        self.metadata = metadata
+        self._graph: SessionGraph | None = graph
+        self._updates: dict[str, Call] = {
+            name: graph.callable(name, pool=UPDATE_POOL)
+            for name in contract.RESERVED_SIGNATURES
+            if name in graph.signatures and name != contract.RESTORE_INCREMENTAL
+        }
+        self._predictions: dict[str, tuple[SignatureSpec, Call]] = {
+            name: (spec, graph.callable(name, pool=predict_pool))
+            for name, spec in metadata.signatures.items()
+            if name in graph.signatures and name not in contract.RESERVED_SIGNATURES
+        }
+        self.node: Node | None = None
+        self.step = 0
+        self._read_identity()
+
+    @classmethod
+    def load(cls, path: Path, *, predict_threads: int = 0, update_threads: int = 2) -> LiveModel:
+        """Raises ApplyError when `path` is no export, or one that cannot be loaded."""
+        metadata = read_metadata(path)
+        graph = SessionGraph(path, predict_threads=predict_threads, update_threads=update_threads)
+        needed = contract.RESERVED_SIGNATURES if metadata.is_incremental else contract.FULL_SIGNATURES
+        missing = sorted(set(needed) - graph.signatures)
+        try:
+            if missing:
+                raise ApplyError(f"{path} has no signature {missing[0]!r}", hint="export it again")
+            pool = PREDICT_POOL if predict_threads else CALLER_THREAD
+            return cls(metadata, graph, predict_pool=pool)
+        except BaseException:
+            graph.close()
+            raise
+
+    @property
+    def signatures(self) -> tuple[str, ...]:
+        return tuple(self._predictions)
+
+    def predict(self, signature: str, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Raises RequestError when the request is at fault, PredictionError when the model is."""
+        try:
+            spec, call = self._predictions[signature]
+        except KeyError:
+            raise RequestError(
+                f"there is no signature {signature!r}", hint=f"signatures: {', '.join(self.signatures)}"
+            ) from None
+        prepared = prepare_feeds(spec, feeds)
+        try:
+            return call(prepared)
+        except _REQUEST_FAULTS as error:
+            raise RequestError(f"the model refuses this input: {first_line(error)}") from error
+        except (tf.errors.OpError, TypeError, ValueError, RuntimeError) as error:
+            raise PredictionError(f"the prediction failed: {first_line(error)}") from error
+
+    def stage_delta(self, prefix: Path) -> None:
+        """Read and check a delta beside the live variables. Raises ApplyError; then nothing is staged."""
+        self._update(contract.STAGE_INCREMENTAL, {contract.PREFIX_INPUT: _prefix(prefix)})
+
+    def stage_rows(self, update: FedUpdate) -> None:
+        """Stage values from memory, which must not be written to afterwards. Raises ApplyError."""
+        self._update(contract.STAGE_ROWS, update)
+
+    def preimage(self) -> FedUpdate:
+        """What the staged update will overwrite; staged after its apply, it undoes it."""
+        return self._update(contract.STAGED_PREIMAGE, {})
+
+    def apply(self) -> None:
+        """Copy what is staged into the live variables. Memory only."""
+        self._update(contract.APPLY_STAGED, {})
+        self._read_identity()
+
+    def holds(self, node: Node) -> bool:
+        """Whether the variables themselves say that this is their state."""
+        try:
+            self._read_identity()
+        except ApplyError:
+            return False
+        return self.node == node
+
+    def discard(self) -> None:
+        self._update(contract.DISCARD_STAGED, {})
+
+    def restore_full(self, prefix: Path) -> None:
+        """Read a full checkpoint into every variable. For a model that serves nobody: it needs twice its memory."""
+        self._update(contract.RESTORE_FULL, {contract.PREFIX_INPUT: _prefix(prefix)})
+        self._read_identity()
+
+    def warm_up(self) -> None:
+        """Run every path once, so that no request and no update pays for a first time. Not while serving."""
+        if self.metadata.is_incremental and self.node is not None:
+            nothing = empty_update(self.metadata.schema, node=self.node, parent=self.node, step=self.step)
+            self.stage_rows(nothing)
+            self.preimage()
+            self.apply()
+            self.discard()
+        for name, (spec, _) in self._predictions.items():
+            # A model may refuse zeros; then its first request is its warm-up.
+            with contextlib.suppress(HotdeltaError):
+                self.predict(
+                    name, {tensor.name: _zeros(tensor.shape, tensor.dtype) for tensor in spec.inputs}
+                )
+
+    def close(self) -> None:
+        """Free the variables. No call may be running or follow."""
+        self._updates.clear()
+        self._predictions.clear()
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            graph.close()
+
+    def _update(self, signature: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        with translated(signature):
+            return self._updates[signature](feeds)
+
+    def _read_identity(self) -> None:
+        answer = self._update(contract.IDENTITY, {})
+        identity = [int(value) for value in answer[contract.IDENTITY_VALUE]]
+        self.node = decode_identity(identity)[0] if identity[0] else None
+        self.step = int(answer[contract.STEP_VALUE])
+
+
+def _prefix(prefix: Path) -> Array:
+    return np.array([str(prefix).encode()], object)
+
+
+def _zeros(shape: tuple[int | None, ...] | None, dtype: str) -> Array:
+    sizes = [1 if size is None else size for size in shape or ()]
+    return np.full(sizes, b"", object) if dtype == "string" else np.zeros(sizes, numpy_dtype(dtype))

@@ -1,0 +1,151 @@
+"""The public face: a model that answers, and keeps itself up to date."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from hotdelta.chain import Position, names
+from loader.broken_links import BrokenLinks
+from loader.chain_view import ChainView
+from loader.export_swap import ExportSwap
+from loader.follower import Follower, FollowLimits
+from loader.gate import Gate
+from loader.lag_report import LagReport
+from loader.served import Serving, Version
+from loader.settings import LoaderSettings
+from loader.status import LoaderStatus
+from loader.updater import Updater
+from loader.wake import Wake
+from loader.watch import DirectoryWatch, NoWatch, Watch
+
+Array = npt.NDArray[Any]
+
+
+def _nothing() -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Both in seconds: one that never jumps, and one that other machines know."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+
+class Loader:
+    """Serves the newest state of the newest export, and follows both directories.
+
+    Every method is for any thread. `start` returns at once; `status().is_ready` and `wait_for` tell when it answers.
+    """
+
+    def __init__(
+        self,
+        settings: LoaderSettings,
+        *,
+        gate: Gate | None = None,
+        clocks: Clocks | None = None,
+        after_swap: Callable[[], None] = _nothing,
+    ) -> None:
+        """`after_swap` is called by the updater thread whenever another model has begun to serve (gc.freeze)."""
+        clocks = clocks or Clocks()
+        self._clocks = clocks
+        self._settings = settings
+        self._wake = Wake()
+        self._serving = Serving(gate or Gate(), wall_clock=clocks.wall, on_first_served=self._wake.report)
+        broken = BrokenLinks(
+            settings.checkpoint_dir, late_seconds=settings.late_data_seconds, clock=clocks.monotonic
+        )
+        chain = ChainView(settings.checkpoint_dir, broken=broken, wall_clock=clocks.wall)
+        limits = FollowLimits(settings.undo_bytes, settings.full_diff_bytes, settings.slice_bytes)
+        self._updater = Updater(
+            serving=self._serving,
+            chain=chain,
+            follower=Follower(self._serving, chain, limits, clock=clocks.monotonic, wall_clock=clocks.wall),
+            exports=ExportSwap(
+                settings,
+                serving=self._serving,
+                chain=chain,
+                clock=clocks.monotonic,
+                wall_clock=clocks.wall,
+                look_again=self._wake.look,
+                after_swap=after_swap,
+            ),
+            watch=self._make_watch(),
+            wake=self._wake,
+            report=LagReport(clocks.wall),
+            clock=clocks.monotonic,
+            poll_seconds=settings.poll_seconds,
+        )
+
+    def start(self) -> None:
+        self._updater.start()
+
+    def stop(self) -> None:
+        """Stop following, then answering; returns when the threads have ended and the model is freed."""
+        self._updater.stop()
+        self._serving.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread that follows is running."""
+        return self._updater.is_alive
+
+    def predict(self, signature: str, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], Version]:
+        """The outputs, and the one version that all of them come from.
+
+        Raises NotReadyError before there is a model, RequestError when the request is at fault, PredictionError when
+        the model is.
+        """
+        return self._serving.predict(signature, feeds)
+
+    def look_again(self) -> None:
+        """Do not wait for the next event or poll."""
+        self._wake.look()
+
+    def wait_for(self, position: Position, timeout_seconds: float) -> bool:
+        """Whether `position` or a later one is served within so many seconds."""
+        return self._serving.wait_for(position, timeout_seconds)
+
+    def status(self) -> LoaderStatus:
+        observed, served = self._updater.observed, self._serving.current
+        condition = observed.condition
+        if served is None:
+            return LoaderStatus(
+                condition.state, condition.reason, is_ready=False, newest_on_disk=observed.newest
+            )
+        metadata = served.model.metadata
+        since = observed.pending_since
+        return LoaderStatus(
+            state=condition.state,
+            reason=condition.reason,
+            is_ready=True,
+            model_name=metadata.model_name,
+            export_version=served.version.export_version,
+            is_incremental=metadata.is_incremental,
+            signatures=metadata.signatures,
+            node=served.node,
+            step=served.version.step,
+            base_full=served.origin.base,
+            deltas_since_full=served.origin.deltas,
+            applied_at=served.applied_at,
+            last_lag=served.lag_now(),
+            newest_on_disk=observed.newest,
+            seconds_behind=max(0.0, self._clocks.wall() - since) if since is not None else 0.0,
+            tables=metadata.schema.tables,
+            undo_depth=observed.undo_depth,
+            undo_bytes=observed.undo_bytes,
+            updates=observed.updates,
+        )
+
+    def _make_watch(self) -> Watch:
+        if self._settings.is_polling_only:
+            return NoWatch()
+        run_dir = self._settings.checkpoint_dir
+        directories = (run_dir, run_dir / names.DELTA_DIRECTORY, self._settings.export_dir)
+        return DirectoryWatch(directories, self._wake.look)

@@ -1,0 +1,54 @@
+"""What a loader is told, once, at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from hotdelta.errors import ConfigurationError
+
+_BOUNDS = {
+    "poll_seconds": (0.01, 3600),
+    "late_data_seconds": (0, 3600),
+    "undo_bytes": (0, 2**40),
+    "full_diff_bytes": (0, 2**40),
+    "slice_bytes": (4096, 2**30),
+    "update_threads": (1, 256),
+    "predict_threads": (0, 256),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSettings:
+    """Where to look, and how much time and memory an update may take."""
+
+    export_dir: Path
+    """Holds one directory per export version; the highest complete number is served."""
+    checkpoint_dir: Path
+    """The run directory of the trainer."""
+    poll_seconds: float = 2.0
+    """The directories are looked at this often, whatever file-system events say."""
+    is_polling_only: bool = False
+    """No file-system events, for network file systems that do not report changes of others."""
+    late_data_seconds: float = 10.0
+    """So long a manifest whose data is missing or short counts as arriving, then as broken."""
+    undo_bytes: int = 256 * 2**20
+    """Pre-images of recent updates are kept up to this size; the oldest go first."""
+    full_diff_bytes: int = 256 * 2**20
+    """A full that differs from the live model in more bytes than this is written under the gate, slice by slice."""
+    slice_bytes: int = 8 * 2**20
+    """A full is read and compared in slices of this size."""
+    update_threads: int = 2
+    """Threads that stage and apply, apart from those that predict."""
+    predict_threads: int = 0
+    """Threads that share the operations of one prediction; 0 runs each in the thread that asks (fastest)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name in _BOUNDS:
+                low, high = _BOUNDS[field.name]
+                value = getattr(self, field.name)
+                if not low <= value <= high:
+                    raise ConfigurationError(
+                        f"{field.name} is {value}", hint=f"give a number from {low} to {high}"
+                    )

@@ -1,0 +1,60 @@
+"""What a loader says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hotdelta.chain import Node, Position, SignatureSpec, VariableSpec
+from loader.lag import Lag
+
+
+class State(StrEnum):
+    """WAITING: nothing is served, or nothing new can come; FOLLOWING: at the newest, or on the way; DEGRADED: stuck."""
+
+    WAITING = "waiting"
+    FOLLOWING = "following"
+    DEGRADED = "degraded"
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A state that is not applied, and why."""
+
+    node: Node
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How the following goes."""
+
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStatus:
+    """One moment of a loader. Everything about the served model is None or empty while there is none."""
+
+    state: State
+    reason: str
+    is_ready: bool
+    model_name: str | None = None
+    export_version: int | None = None
+    is_incremental: bool | None = None
+    signatures: Mapping[str, SignatureSpec] = field(default_factory=dict)
+    node: Node | None = None
+    step: int | None = None
+    base_full: Position | None = None
+    deltas_since_full: int = 0
+    applied_at: float | None = None
+    last_lag: Lag | None = None
+    newest_on_disk: Position | None = None
+    seconds_behind: float = 0.0
+    tables: tuple[VariableSpec, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
+    undo_depth: int = 0
+    undo_bytes: int = 0
+    updates: int = 0

@@ -1,0 +1,209 @@
+"""The one thread that changes anything: looks at the directories, and brings the served model to what it finds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hotdelta.chain import Position
+from hotdelta.errors import ApplyError, HotdeltaError
+from hotdelta.logs import event
+from loader.chain_view import ChainView
+from loader.export_swap import ExportSwap
+from loader.follower import Follower
+from loader.lag_report import LagReport
+from loader.served import Served, Serving
+from loader.status import Condition, State
+from loader.wake import Wake
+from loader.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.25
+STOP_SECONDS = 60.0
+_EXPORT_INCREMENTAL = "export with --save-incr-model to serve them"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the last look found, for the status."""
+
+    condition: Condition
+    newest: Position | None = None
+    pending_since: float | None = None
+    undo_depth: int = 0
+    undo_bytes: int = 0
+    updates: int = 0
+
+
+class Updater:
+    """Owns all mutation. `start` and `stop` belong to the owner; `observed` may be read by any thread."""
+
+    def __init__(
+        self,
+        *,
+        serving: Serving,
+        chain: ChainView,
+        follower: Follower,
+        exports: ExportSwap,
+        watch: Watch,
+        wake: Wake,
+        report: LagReport,
+        clock: Callable[[], float],
+        poll_seconds: float,
+    ) -> None:
+        self._serving = serving
+        self._chain = chain
+        self._follower = follower
+        self._exports = exports
+        self._watch = watch
+        self._wake = wake
+        self._report = report
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._said: set[str] = set()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hotdelta-updater", daemon=True)
+        self.observed = Observed(Condition(State.WAITING, "the loader is starting"))
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._watch.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Raises ApplyError when the thread does not end in time; then the model is left as it is."""
+        self._is_stopping.set()
+        self._wake.look()
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
+            if self._thread.is_alive():
+                raise ApplyError(f"the updater did not stop within {STOP_SECONDS:.0f} seconds")
+        self._watch.stop()
+        self._exports.close()
+        self._report.flush()
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                condition = self._look()
+            except HotdeltaError as error:
+                condition = Condition(State.DEGRADED, str(error))
+            except Exception as error:
+                # The edge of the loop: whatever it is, what is served goes on serving.
+                logger.exception("unexpected failure of the updater")
+                condition = Condition(State.DEGRADED, f"unexpected failure: {error!r}")
+            self._observe(condition)
+            self._sleep()
+
+    def _sleep(self) -> None:
+        """Until somebody says look, or the next poll; lag lines are completed meanwhile."""
+        seconds = min(RETRY_SECONDS, self._poll_seconds) if self._chain.retry_reason else self._poll_seconds
+        end = self._clock() + seconds
+        while not self._is_stopping.is_set():
+            self._report.flush_complete()
+            left = end - self._clock()
+            if left <= 0 or self._wake.wait(min(left, RETRY_SECONDS) if self._report.is_pending else left):
+                return
+
+    def _look(self) -> Condition:
+        # Watch before looking: what is committed in between wakes us again.
+        self._watch.refresh()
+        self._chain.look()
+        for refused in self._chain.refused:
+            self._say_once("manifest cannot be used", path=refused.path, reason=refused.reason)
+        before = self._serving.current
+        why_none = self._exports.consider()
+        served = self._serving.current
+        if served is None:
+            return Condition(State.WAITING, why_none)
+        if before is None or before.model is not served.model:
+            self._follower.history.clear()
+        return self._follow(served) if served.model.metadata.is_incremental else self._follow_fulls(served)
+
+    def _follow(self, served: Served) -> Condition:
+        while True:
+            found = self._chain.plan_from(served.node, served.model.metadata, self._follower.history.nodes)
+            is_done = self._follower.follow(found.steps, self._on_update)
+            after = self._serving.current
+            if after is None:
+                return self._reload_torn(served)
+            if is_done:
+                return self._at_rest(after, found.problem)
+            if self._chain.retry_reason or self._is_stopping.is_set():
+                return Condition(State.FOLLOWING, self._chain.retry_reason)
+            served = after
+
+    def _follow_fulls(self, served: Served) -> Condition:
+        """Without the incremental subgraph a newer full is loaded beside: slower and larger, but nobody waits."""
+        found = self._chain.plan_from(served.node, served.model.metadata)
+        if found.steps:
+            waiting = self._exports.reload()
+            if waiting:
+                return Condition(State.FOLLOWING, f"a newer full is on its way: {waiting}")
+            served = self._serving.current or served
+        late = self._chain.deltas_after(served.node)
+        if late:
+            number = served.version.export_version
+            self._say_once("this export cannot take deltas", version=number, hint=_EXPORT_INCREMENTAL)
+            reason = (
+                f"this export takes fulls only, so {late} newer deltas are not applied; {_EXPORT_INCREMENTAL}"
+            )
+            return Condition(State.FOLLOWING, reason)
+        return self._at_rest(served, found.problem)
+
+    def _at_rest(self, served: Served, problem: HotdeltaError | None) -> Condition:
+        """How it stands when every step that could be taken was taken."""
+        reason = str(problem) if problem else self._chain.unusable_after(served.node)
+        if reason:
+            return Condition(State.DEGRADED, reason)
+        if self._chain.is_empty:
+            reason = f"no checkpoint in {self._chain.run_dir}; serving what was loaded"
+            return Condition(State.WAITING, reason)
+        return Condition(State.FOLLOWING)
+
+    def _reload_torn(self, torn: Served) -> Condition:
+        torn.model.close()
+        self._follower.history.clear()
+        self._exports.forget_served()
+        self._wake.look()
+        return Condition(State.WAITING, "an update failed half-way; the export is loaded again")
+
+    def _on_update(self, served: Served) -> bool:
+        """Called between two steps, of which there may be thousands: cheap, and the place to stop."""
+        self._report.add(served)
+        self.observed = replace(
+            self.observed,
+            condition=Condition(State.FOLLOWING),
+            undo_depth=len(self._follower.history),
+            undo_bytes=self._follower.history.bytes,
+            updates=self._report.updates,
+        )
+        return not self._is_stopping.is_set()
+
+    def _observe(self, condition: Condition) -> None:
+        previous, served = self.observed, self._serving.current
+        behind = self._chain.first_after(served.node) if served else None
+        self.observed = Observed(
+            condition,
+            newest=self._chain.newest,
+            pending_since=behind.created_at if behind else None,
+            undo_depth=len(self._follower.history),
+            undo_bytes=self._follower.history.bytes,
+            updates=self._report.updates,
+        )
+        self._serving.explain(condition.reason)
+        if condition != previous.condition:
+            level = logging.WARNING if condition.state is State.DEGRADED else logging.INFO
+            event(logger, level, f"loader is {condition.state}", reason=condition.reason or "none")
+
+    def _say_once(self, phrase: str, **fields: object) -> None:
+        said = f"{phrase} {fields}"
+        if said not in self._said:
+            self._said.add(said)
+            event(logger, logging.WARNING, phrase, **fields)

@@ -1,0 +1,191 @@
+"""A model whose every variable carries the training step, its trainer, and the wait of these tests."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from exporter.export import export_saved_model
+from hotdelta.chain import Kind, Manifest, Position, Scanner, directory_of, names
+from hotdelta.train.loop import DeltaWriter
+from hotdelta.train.schedule import SaveEvery
+from hotdelta.train.writer_options import WriterOptions
+from loader import Loader, LoaderSettings, LoaderStatus, Version
+
+ROWS = 64
+BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
+SIGNATURE = "serving_default"
+
+
+class StepModel(tf.Module):
+    """Two tables and a dense variable; a prediction answers with all of it for some ids."""
+
+    def __init__(self, rows: int = ROWS, width: int = 4) -> None:
+        super().__init__()
+        self.users = tf.Variable(tf.zeros([rows, width]))
+        self.items = tf.Variable(tf.zeros([rows, 2]))
+        self.bias = tf.Variable(tf.zeros([3]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def predict(self, ids: Any) -> dict[str, Any]:
+        return {
+            "users": tf.gather(self.users, ids),
+            "items": tf.gather(self.items, ids),
+            "bias": tf.identity(self.bias),
+        }
+
+
+class Trainer:
+    """Trains a StepModel by writing the step into rows; each `train` is one delta."""
+
+    def __init__(self, run_dir: Path, *, model: StepModel | None = None, is_resuming: bool = True) -> None:
+        self.run_dir = run_dir
+        self.model = model or StepModel()
+        tables = {"users": "touched", "items": "touched"}
+        self.writer = DeltaWriter(
+            run_dir,
+            self.model,
+            tables=tables,
+            tracking=tables,
+            signatures={SIGNATURE: self.model.predict},
+            options=BY_HAND,
+            resume=is_resuming,
+        )
+        self.step = int(self.writer.resumed.step) if self.writer.resumed else 0
+        self._is_open = True
+
+    def train(self, ids: Any = None) -> Position:
+        """Writes the next step into the rows and the dense variable, and commits a delta."""
+        self._learn(ids)
+        return self._committed(self.writer.save())
+
+    def train_full(self, ids: Any = None) -> Position:
+        """The same with a full and its closing delta."""
+        self._learn(ids)
+        return self._committed(self.writer.save_full())
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._is_open:
+            self._is_open = False
+            self.writer.close()
+
+    def _learn(self, ids: Any) -> None:
+        self.step += 1
+        touched = np.arange(int(self.model.users.shape[0])) if ids is None else np.asarray(ids)
+        for name in ("users", "items"):
+            table = getattr(self.model, name)
+            rows = tf.fill([len(touched), table.shape[1]], float(self.step))
+            # Not table.scatter_update: the writer takes that for a write from outside, and saves the whole table.
+            tf.raw_ops.ResourceScatterUpdate(resource=table.handle, indices=touched, updates=rows)
+            self.writer.touch(name, touched)
+        self.model.bias.assign(tf.fill([3], float(self.step)))
+        self.writer.step()
+
+    @staticmethod
+    def _committed(position: Position | None) -> Position:
+        assert position is not None
+        return position
+
+
+def rewind(trainer: Trainer) -> Trainer:
+    """A new trainer that goes on from the state before the newest: it finds that one unreadable when it starts."""
+    trainer.close()
+    newest = Scanner(trainer.run_dir).scan().manifests[-1]
+    path = serving_file(trainer.run_dir, newest)
+    hidden = path.with_name(f"{path.name}.hidden")
+    path.rename(hidden)
+    rows, width = (int(size) for size in trainer.model.users.shape)
+    fork = Trainer(trainer.run_dir, model=StepModel(rows, width))
+    hidden.rename(path)
+    assert fork.writer.resumed is not None
+    assert fork.writer.resumed.position < newest.position
+    return fork
+
+
+def export(run_dir: Path, export_dir: Path, *, save_incr_model: bool = True) -> int:
+    return int(export_saved_model(run_dir, export_dir, save_incr_model=save_incr_model).name)
+
+
+@contextmanager
+def serving(root: Path, **settings: Any) -> Iterator[Loader]:
+    """A running loader on root/run and root/export. Polls fast, so that lost events only slow a test down."""
+    gate = settings.pop("gate", None)
+    chosen = {"poll_seconds": 0.2, "late_data_seconds": 0.5, **settings}
+    loader = Loader(
+        LoaderSettings(export_dir=root / "export", checkpoint_dir=root / "run", **chosen), gate=gate
+    )
+    loader.start()
+    try:
+        yield loader
+    finally:
+        loader.stop()
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen within {seconds} seconds"
+        pause.wait(0.01)
+
+
+def wait_for_status(loader: Loader, condition: Callable[[LoaderStatus], bool], what: str) -> LoaderStatus:
+    try:
+        wait_until(lambda: condition(loader.status()), what)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; status is {loader.status()}") from error
+    return loader.status()
+
+
+def wait_for_position(loader: Loader, position: Position) -> None:
+    assert loader.wait_for(position, 30), f"{position} is not served: {loader.status()}"
+
+
+def answer(loader: Loader, rows: int = ROWS) -> tuple[dict[str, Any], Version]:
+    return loader.predict(SIGNATURE, {"ids": np.arange(rows)})
+
+
+def assert_serves(loader: Loader, model: StepModel) -> Version:
+    """The live model equals the trainer's, bit for bit."""
+    outputs, version = answer(loader, int(model.users.shape[0]))
+    for name in ("users", "items", "bias"):
+        assert outputs[name].tobytes() == getattr(model, name).numpy().tobytes(), (name, version)
+    return version
+
+
+def find_commit(run_dir: Path, position: Position, kind: Kind = Kind.DELTA) -> Manifest:
+    manifests = Scanner(run_dir).scan().manifests
+    return next(m for m in manifests if m.position == position and m.kind is kind)
+
+
+def serving_file(run_dir: Path, manifest: Manifest) -> Path:
+    file = next(file for file in manifest.files if file.role == names.ROLE_SERVING)
+    return directory_of(run_dir, manifest.kind) / file.name
+
+
+def commit_paths(run_dir: Path, manifest: Manifest) -> list[Path]:
+    """The data files and the index, then the manifest."""
+    directory = directory_of(run_dir, manifest.kind)
+    files = [directory / file.name for file in manifest.files]
+    return [*files, directory / names.manifest_name(manifest.prefix)]
+
+
+def move_away(run_dir: Path, manifest: Manifest, away: Path) -> None:
+    """Takes a commit out of the directory, the manifest first, as retention does."""
+    away.mkdir(parents=True, exist_ok=True)
+    for path in reversed(commit_paths(run_dir, manifest)):
+        shutil.move(path, away / path.name)
+
+
+def bring_back(run_dir: Path, manifest: Manifest, away: Path) -> None:
+    for path in commit_paths(run_dir, manifest):
+        shutil.move(away / path.name, path)

@@ -1,0 +1,106 @@
+"""New versions of the export appear while the old one serves."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from hotdelta.chain import Position
+from hotdelta.signatures import METADATA_FILE
+from loader import State
+from loader.export_watch import list_versions
+from tests.loader.step_model import (
+    Trainer,
+    answer,
+    assert_serves,
+    export,
+    serving,
+    wait_for_position,
+    wait_for_status,
+)
+
+StartTrainer = Callable[[], Trainer]
+
+
+def test_new_export_takes_over_while_predictions_go_on(root: Path, train: StartTrainer) -> None:
+    stop, failures = threading.Event(), []
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+
+        def predict() -> None:
+            newest = Position(1, 1)
+            while not stop.is_set():
+                position = answer(loader)[1].position
+                if position < newest:
+                    failures.append(f"{position} after {newest}")
+                newest = position
+
+        reader = threading.Thread(target=predict)
+        reader.start()
+        trainer = train()
+        trainer.train([1])
+        export(root / "run", root / "export")
+        trainer.train([2])
+        wait_for_status(loader, lambda status: status.export_version == 2, "version 2")
+        wait_for_position(loader, trainer.train([3]))
+        stop.set()
+        reader.join(30)
+        assert failures == []
+        assert_serves(loader, trainer.model)
+
+
+def test_older_export_is_caught_up_before_it_takes_over(root: Path, train: StartTrainer) -> None:
+    with serving(root) as loader:
+        trainer = train()
+        newest = trainer.train([1])
+        wait_for_position(loader, newest)
+        shutil.copytree(root / "export" / "1", root / "copy")
+        (root / "copy").rename(root / "export" / "5")
+        status = wait_for_status(loader, lambda status: status.export_version == 5, "version 5")
+        assert status.node is not None
+        assert status.node.position == newest
+        assert_serves(loader, trainer.model)
+
+
+def test_export_that_cannot_reach_the_live_position_has_to_wait(root: Path, train: StartTrainer) -> None:
+    with serving(root) as loader:
+        trainer = train()
+        newest = trainer.train([1])
+        wait_for_position(loader, newest)
+        (root / "run").rename(root / "gone")
+        shutil.copytree(root / "export" / "1", root / "copy")
+        (root / "copy").rename(root / "export" / "5")
+        wait_for_status(loader, lambda status: status.state is State.WAITING, "the run directory is gone")
+        assert answer(loader)[1].export_version == 1
+        assert answer(loader)[1].position == newest
+        (root / "gone").rename(root / "run")
+        wait_for_status(loader, lambda status: status.export_version == 5, "version 5")
+
+
+def test_bad_export_is_reported_and_skipped_and_tried_again_when_it_changes(
+    root: Path, caplog: object
+) -> None:
+    bad = root / "export" / "7"
+    shutil.copytree(root / "export" / "1", bad)
+    (bad / "saved_model.pb").write_bytes(b"not a model")
+    with serving(root) as loader:
+        wait_for_status(loader, lambda status: status.export_version == 1, "version 1")
+        shutil.copy(root / "export" / "1" / "saved_model.pb", bad / "saved_model.pb")
+        wait_for_status(loader, lambda status: status.export_version == 7, "version 7")
+
+
+def test_unusable_export_alone_is_named_as_the_reason(root: Path) -> None:
+    (root / "export" / "1" / METADATA_FILE).unlink()
+    with serving(root) as loader:
+        status = wait_for_status(loader, lambda status: METADATA_FILE in status.reason, "the reason")
+        assert (status.state, status.is_ready) == (State.WAITING, False)
+
+
+def test_only_plain_numbers_are_versions(tmp_path: Path) -> None:
+    for name in ("1", "12", "3", "x", "-4", "1.5", ".tmp-export-9", "٣"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "99").touch()
+    assert [version.number for version in list_versions(tmp_path)] == [12, 3, 1]
+    assert list_versions(tmp_path / "missing") == []

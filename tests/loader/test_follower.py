@@ -1,0 +1,85 @@
+"""What happens when an update fails where it must not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import ApplyDelta, Kind, Position, RestoreFull, Step
+from hotdelta.errors import ApplyError, NotReadyError
+from loader.broken_links import BrokenLinks
+from loader.chain_view import ChainView
+from loader.follower import Follower, FollowLimits
+from loader.gate import Gate
+from loader.live_model import LiveModel
+from loader.served import Origin, Served, Serving, Version
+from tests.loader.step_model import SIGNATURE, Trainer, find_commit
+
+
+class FailingModel(LiveModel):
+    """One of its applies fails, as if memory had run out; the first is number 1."""
+
+    applies = 0
+    failing = 2
+
+    def apply(self) -> None:
+        self.applies += 1
+        if self.applies == self.failing:
+            raise ApplyError("out of memory")
+        super().apply()
+
+
+@pytest.fixture
+def serving(root: Path) -> Iterator[Serving]:
+    model = FailingModel.load(root / "export" / "1")
+    assert model.node is not None
+    serving = Serving(Gate(), wall_clock=time.time, on_first_served=lambda: None)
+    version = Version(model.node.position, model.step, 1)
+    serving.publish(Served(model, model.node, version, Origin(None, 0), 0.0))
+    yield serving
+    serving.close()
+    model.close()
+
+
+def follow(root: Path, serving: Serving, step: Step, *, full_diff_bytes: int) -> bool:
+    broken = BrokenLinks(root / "run", late_seconds=1, clock=time.monotonic)
+    chain = ChainView(root / "run", broken=broken, wall_clock=time.time)
+    chain.look()
+    limits = FollowLimits(undo_bytes=2**20, full_diff_bytes=full_diff_bytes, slice_bytes=64)
+    follower = Follower(serving, chain, limits, clock=time.monotonic, wall_clock=time.time)
+    return follower.follow([step], lambda served: True)
+
+
+def test_full_that_fails_half_way_is_served_to_nobody(root: Path, serving: Serving) -> None:
+    trainer = Trainer(root / "run")
+    trainer.train([1, 2, 3])
+    full = find_commit(root / "run", trainer.train_full([60]), Kind.FULL)
+    trainer.close()
+    assert not follow(root, serving, RestoreFull(full), full_diff_bytes=0)
+    assert serving.current is None
+    with pytest.raises(NotReadyError):
+        serving.predict(SIGNATURE, {"ids": [1]})
+
+
+def test_delta_that_is_refused_at_the_last_moment_leaves_the_old_state(root: Path, serving: Serving) -> None:
+    trainer = Trainer(root / "run")
+    delta = find_commit(root / "run", trainer.train([1, 2, 3]))
+    trainer.close()
+    served = serving.current
+    assert served is not None
+    assert isinstance(served.model, FailingModel)
+    served.model.failing = 1
+    before = serving.predict(SIGNATURE, {"ids": [1]})[0]["users"].tobytes()
+    assert not follow(root, serving, ApplyDelta(delta), full_diff_bytes=0)
+    outputs, version = serving.predict(SIGNATURE, {"ids": [1]})
+    assert (outputs["users"].tobytes(), version) == (before, served.version)
+    assert follow(root, serving, ApplyDelta(delta), full_diff_bytes=0)
+    assert serving.predict(SIGNATURE, {"ids": [1]})[1].position == delta.position
+
+
+def test_waiting_for_a_position_ends_when_time_is_up(serving: Serving) -> None:
+    assert serving.wait_for(Position(1, 2), 0)
+    assert not serving.wait_for(Position(1, 3), 0.01)

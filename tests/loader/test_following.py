@@ -1,0 +1,199 @@
+"""A loader and a trainer on the same directories: what is trained is served."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hotdelta.chain import Position
+from hotdelta.errors import NotReadyError
+from loader import Clocks, Loader, LoaderSettings, State
+from tests.loader.step_model import (
+    Trainer,
+    answer,
+    assert_serves,
+    export,
+    serving,
+    wait_for_position,
+    wait_for_status,
+    wait_until,
+)
+
+StartTrainer = Callable[[], Trainer]
+
+
+def test_trained_rows_are_served_without_a_reload(root: Path, train: StartTrainer) -> None:
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+        trainer = train()
+        wait_for_position(loader, trainer.train([1, 5, 9]))
+        version = assert_serves(loader, trainer.model)
+        assert (version.position, version.step) == (Position(2, 1), 2)
+        status = wait_for_status(loader, lambda status: status.last_lag is not None, "lag")
+        assert status.state is State.FOLLOWING
+        assert status.last_lag is not None
+        assert status.last_lag.rows == 6
+        assert (status.base_full, status.deltas_since_full) == (Position(1, 1), 2)
+        assert status.undo_depth == 1
+
+
+def test_catches_up_over_many_deltas_before_it_is_ready(root: Path, train: StartTrainer) -> None:
+    trainer = train()
+    newest = [trainer.train([step, step + 20]) for step in range(5)][-1]
+    with serving(root) as loader:
+        wait_for_status(loader, lambda status: status.is_ready, "ready")
+        version = assert_serves(loader, trainer.model)
+        assert version.position == newest
+        assert loader.status().deltas_since_full == 6
+
+
+def test_later_full_in_the_same_run_is_not_loaded(root: Path, train: StartTrainer) -> None:
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+        trainer = train()
+        closing = trainer.train_full([3])
+        wait_for_position(loader, closing)
+        wait_for_position(loader, trainer.train([4]))
+        assert_serves(loader, trainer.model)
+        status = wait_for_status(loader, lambda status: status.updates == 2, "two updates")
+        assert status.last_lag is not None
+        assert status.last_lag.kind == "delta"
+
+
+def test_waits_for_the_first_export_and_says_so(root: Path, tmp_path: Path) -> None:
+    (root / "export").rename(root / "later")
+    with serving(root) as loader:
+        status = wait_for_status(loader, lambda status: "no export" in status.reason, "reason")
+        assert (status.state, status.is_ready) == (State.WAITING, False)
+        with pytest.raises(NotReadyError, match="no export"):
+            answer(loader)
+        (root / "later").rename(root / "export")
+        wait_for_position(loader, Position(1, 2))
+
+
+def test_serves_the_state_of_the_export_while_there_is_no_checkpoint(root: Path) -> None:
+    (root / "run").rename(root / "later")
+    with serving(root) as loader:
+        status = wait_for_status(loader, lambda status: status.is_ready, "ready")
+        status = wait_for_status(loader, lambda status: "no checkpoint" in status.reason, "reason")
+        assert status.state is State.WAITING
+        assert answer(loader)[1].position == Position(1, 2)
+        (root / "later").rename(root / "run")
+        wait_for_status(loader, lambda status: status.state is State.FOLLOWING, "following")
+
+
+def test_replaced_run_directory_is_followed(root: Path, train: StartTrainer) -> None:
+    with serving(root, poll_seconds=0.5) as loader:
+        trainer = train()
+        wait_for_position(loader, trainer.train())
+        trainer.close()
+        shutil.copytree(root / "run", root / "copy")
+        (root / "run").rename(root / "old")
+        (root / "copy").rename(root / "run")
+        trainer = train()
+        wait_for_position(loader, trainer.train())
+        assert_serves(loader, trainer.model)
+
+
+def test_polling_alone_is_enough(root: Path, train: StartTrainer) -> None:
+    with serving(root, is_polling_only=True) as loader:
+        wait_for_position(loader, train().train())
+
+
+def test_full_only_export_serves_fulls_and_says_that_it_cannot_take_deltas(
+    root: Path, train: StartTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(root / "export")
+    export(root / "run", root / "export", save_incr_model=False)
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+        trainer = train()
+        trainer.train()
+        status = wait_for_status(loader, lambda status: "fulls only" in status.reason, "reason")
+        assert status.node is not None
+        assert status.node.position == Position(1, 2)
+        trainer.train()
+        full = trainer.train_full()
+        wait_for_position(loader, full)
+        assert_serves(loader, trainer.model)
+    assert caplog.text.count("this export cannot take deltas") == 1
+
+
+def test_ids_are_served_by_value(root: Path) -> None:
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+        outputs, _ = loader.predict("serving_default", {"ids": [5]})
+        np.testing.assert_array_equal(outputs["users"], np.ones((1, 4), np.float32))
+
+
+def test_each_update_is_one_log_line_with_every_stage(
+    root: Path, train: StartTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def lines() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if record.name == "loader.lag"]
+
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+        trainer = train()
+        for _ in range(3):
+            trainer.writer.watermark(time.time())
+            wait_for_position(loader, trainer.train([1]))
+            answer(loader)
+            served = loader.status().updates
+            wait_until(lambda served=served: len(lines()) == served, "the log line")  # type: ignore[misc]
+    assert len(lines()) == 3
+    for record in lines():
+        fields = record.__dict__["fields"]
+        stages = {name for name in fields if name.endswith("_ms")}
+        assert stages == {
+            "event_to_trained_ms",
+            "trained_to_committed_ms",
+            "committed_to_seen_ms",
+            "verify_ms",
+            "stage_ms",
+            "preimage_ms",
+            "gate_wait_ms",
+            "apply_ms",
+            "first_served_ms",
+            "total_ms",
+        }
+        assert record.__dict__["phrase"] == "update served"
+
+
+def test_unexpected_failure_degrades_and_does_not_end_the_following(root: Path, train: StartTrainer) -> None:
+    class FailingClock:
+        is_failing = False
+
+        def __call__(self) -> float:
+            if self.is_failing:
+                raise ZeroDivisionError
+            return time.time()
+
+    clock = FailingClock()
+    settings = LoaderSettings(export_dir=root / "export", checkpoint_dir=root / "run", poll_seconds=0.1)
+    loader = Loader(settings, clocks=Clocks(wall=clock))
+    loader.start()
+    try:
+        wait_for_position(loader, Position(1, 2))
+        answer(loader)
+        clock.is_failing = True
+        trainer = train()
+        newest = trainer.train()
+        wait_for_status(loader, lambda status: "ZeroDivisionError" in status.reason, "degraded")
+        outputs, version = answer(loader)
+        assert version.position <= newest
+        assert (outputs["users"] == version.step).all()
+        clock.is_failing = False
+        wait_for_position(loader, trainer.train())
+        assert_serves(loader, trainer.model)
+    finally:
+        clock.is_failing = False
+        loader.stop()

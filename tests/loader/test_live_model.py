@@ -1,0 +1,177 @@
+"""One model in memory: what it refuses, what it leaves untouched, and that every change can be undone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotdelta.chain import BundleReader, Kind, Position, names
+from hotdelta.errors import ApplyError, DamagedError, RequestError
+from loader.catch_up import stage_verified
+from loader.commit_files import verify_files
+from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
+from loader.live_model import LiveModel
+from tests.loader.step_model import ROWS, SIGNATURE, Trainer, find_commit, serving_file
+
+
+@pytest.fixture
+def model(root: Path) -> Iterator[LiveModel]:
+    model = LiveModel.load(root / "export" / "1")
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def untouched(prepared_root: Path) -> Iterator[LiveModel]:
+    """For tests that change nothing."""
+    model = LiveModel.load(prepared_root / "export" / "1")
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def delta(root: Path) -> Position:
+    """A delta after the state of the export."""
+    trainer = Trainer(root / "run")
+    position = trainer.train([2, 3])
+    trainer.close()
+    return position
+
+
+def values(model: LiveModel) -> dict[str, bytes]:
+    outputs = model.predict(SIGNATURE, {"ids": np.arange(ROWS)})
+    return {name: value.tobytes() for name, value in outputs.items()}
+
+
+def test_preimage_leads_back_bit_for_bit(root: Path, model: LiveModel, delta: Position) -> None:
+    before, node, step = values(model), model.node, model.step
+    files = verify_files(root / "run", find_commit(root / "run", delta))
+    stage_verified(model, files)
+    assert values(model) == before
+    preimage = model.preimage()
+    model.apply()
+    assert values(model) != before
+    assert model.node == files.manifest.node
+    model.stage_rows(preimage)
+    model.apply()
+    assert (values(model), model.node, model.step) == (before, node, step)
+
+
+def test_files_that_are_replaced_after_they_were_verified_are_not_applied(
+    root: Path, model: LiveModel, delta: Position
+) -> None:
+    files = verify_files(root / "run", find_commit(root / "run", delta))
+    path = serving_file(root / "run", files.manifest)
+    shutil.copy(path, root / "other")
+    (root / "other").rename(path)
+    with pytest.raises(DamagedError, match="changed after") as caught:
+        stage_verified(model, files)
+    assert caught.value.retryable
+    with pytest.raises(ApplyError, match="nothing is staged"):
+        model.apply()
+
+
+def test_delta_of_another_parent_is_refused(root: Path, model: LiveModel, delta: Position) -> None:
+    trainer = Trainer(root / "run")
+    later = trainer.train([4])
+    trainer.close()
+    before = values(model)
+    with pytest.raises(ApplyError, match="does not follow"):
+        stage_verified(model, verify_files(root / "run", find_commit(root / "run", later)))
+    assert values(model) == before
+
+
+@pytest.mark.parametrize("max_bytes", [2**20, 0], ids=["staged", "in-slices"])
+def test_full_is_taken_as_the_rows_that_differ(root: Path, model: LiveModel, max_bytes: int) -> None:
+    trainer = Trainer(root / "run")
+    trainer.train([2, 3])
+    full = verify_files(root / "run", find_commit(root / "run", trainer.train_full([60]), Kind.FULL))
+    expected = {name: getattr(trainer.model, name).numpy().tobytes() for name in ("users", "items", "bias")}
+    trainer.close()
+    with BundleReader(root / "run", full.manifest.prefix) as reader:
+        opened = FullReader(full, reader)
+        difference = compare_full(model, opened, max_bytes=max_bytes, slice_bytes=64)
+        assert {key: ids.tolist() for key, ids in difference.ids.items()} == {
+            "users": [2, 3, 60],
+            "items": [2, 3, 60],
+        }
+        if difference.rows is None:
+            write_in_slices(model, opened, difference, slice_bytes=64)
+        else:
+            model.stage_rows(staged_difference(model, opened, difference))
+            model.apply()
+    assert values(model) == expected
+    assert (model.node, model.step) == (full.manifest.node, full.manifest.step)
+
+
+def test_rows_are_compared_by_bit_pattern(root: Path, model: LiveModel, delta: Position) -> None:
+    trainer = Trainer(root / "run")
+    odd = np.array([[np.nan, -0.0, 1e-45, 1.0]], np.float32)
+    trainer.model.users.scatter_nd_update([[5]], odd)
+    full = verify_files(root / "run", find_commit(root / "run", trainer.train_full([60]), Kind.FULL))
+    with BundleReader(root / "run", full.manifest.prefix) as reader:
+        opened = FullReader(full, reader)
+        difference = compare_full(model, opened, max_bytes=2**20, slice_bytes=4096)
+        assert 5 in difference.ids["users"]
+        model.stage_rows(staged_difference(model, opened, difference))
+        model.apply()
+        again = compare_full(model, opened, max_bytes=2**20, slice_bytes=4096)
+        assert (again.num_rows, dict(again.values)) == (0, {})
+    trainer.close()
+
+
+def test_warm_up_changes_nothing(model: LiveModel) -> None:
+    before = values(model), model.node, model.step
+    model.warm_up()
+    assert (values(model), model.node, model.step) == before
+
+
+def test_restore_and_stage_signatures_are_not_predictions(untouched: LiveModel) -> None:
+    with pytest.raises(RequestError, match="no signature 'apply_staged'"):
+        untouched.predict("apply_staged", {})
+    assert untouched.signatures == (SIGNATURE,)
+
+
+@pytest.mark.parametrize(
+    "feeds, message",
+    [
+        ({}, "'ids' is missing"),
+        ({"ids": [1], "x": [1]}, "'x' is unknown"),
+        ({"ids": [ROWS]}, "not in \\[0, 64\\)"),
+        ({"ids": [-1]}, "not in \\[0, 64\\)"),
+        ({"ids": [1.5]}, "holds float64, the signature wants int64"),
+        ({"ids": ["a"]}, "the signature wants int64"),
+        ({"ids": [True]}, "holds bool"),
+        ({"ids": [None]}, "holds object"),
+        ({"ids": [[1]]}, "shape \\[1, 1\\], the signature wants \\[any\\]"),
+        ({"ids": [[1], [2, 3]]}, "ragged"),
+        ({"ids": 3}, "shape \\[\\]"),
+        ({"ids": [2**63]}, "do not fit"),
+        ({"ids": [2**64]}, "int64"),
+    ],
+)
+def test_wrong_inputs_are_refused_with_a_reason(
+    untouched: LiveModel, feeds: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        untouched.predict(SIGNATURE, feeds)
+
+
+def test_empty_batch_and_narrow_integers_are_taken(untouched: LiveModel) -> None:
+    assert untouched.predict(SIGNATURE, {"ids": []})["users"].shape == (0, 4)
+    assert untouched.predict(SIGNATURE, {"ids": np.array([3], np.int8)})["users"].shape == (1, 4)
+
+
+def test_directory_that_is_no_export_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ApplyError, match="no export that can be served"):
+        LiveModel.load(tmp_path)
+
+
+def test_training_tensors_are_not_in_the_export(root: Path) -> None:
+    with BundleReader(root / "export" / "1" / "variables", "variables") as reader:
+        assert not [name for name in reader.entries if names.TRAINER_STATE_TENSOR in name]

@@ -1,0 +1,88 @@
+"""The watch says "look again" for directories that come, go and are replaced. No polling here: events alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loader.wake import Wake
+from loader.watch import DirectoryWatch
+
+
+class Looks:
+    """Counts the calls, and waits for one."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    def __call__(self) -> None:
+        self._asked.set()
+
+    def expect(self) -> None:
+        assert self._asked.wait(10), "nobody said look again"
+        self._asked.clear()
+
+
+@pytest.fixture
+def looks() -> Looks:
+    return Looks()
+
+
+@pytest.fixture
+def watch(tmp_path: Path, looks: Looks) -> Iterator[DirectoryWatch]:
+    watch = DirectoryWatch([tmp_path / "run"], looks)
+    watch.start()
+    watch.refresh()
+    yield watch
+    watch.stop()
+
+
+def test_file_in_a_directory_that_appeared_later_is_noticed(
+    tmp_path: Path, watch: DirectoryWatch, looks: Looks
+) -> None:
+    (tmp_path / "run").mkdir()
+    watch.refresh()
+    (tmp_path / "run" / "model.ckpt-1.manifest.json").touch()
+    looks.expect()
+
+
+def test_file_in_a_replaced_directory_is_noticed(tmp_path: Path, watch: DirectoryWatch, looks: Looks) -> None:
+    (tmp_path / "run").mkdir()
+    watch.refresh()
+    (tmp_path / "run").rename(tmp_path / "old")
+    (tmp_path / "run").mkdir()
+    watch.refresh()
+    (tmp_path / "run" / "model.ckpt-1.manifest.json").touch()
+    looks.expect()
+
+
+def test_link_and_rename_are_noticed(tmp_path: Path, watch: DirectoryWatch, looks: Looks) -> None:
+    (tmp_path / "run").mkdir()
+    watch.refresh()
+    (tmp_path / "run" / ".tmp-a").touch()
+    (tmp_path / "run" / "b").hardlink_to(tmp_path / "run" / ".tmp-a")
+    looks.expect()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "run" / "7")
+    looks.expect()
+
+
+def test_vanished_directory_does_no_harm(tmp_path: Path, watch: DirectoryWatch, looks: Looks) -> None:
+    (tmp_path / "run").mkdir()
+    watch.refresh()
+    (tmp_path / "run").rmdir()
+    watch.refresh()
+    watch.refresh()
+
+
+def test_wake_tells_a_look_from_a_report() -> None:
+    wake = Wake()
+    wake.report()
+    assert not wake.wait(10)
+    wake.look()
+    wake.report()
+    assert wake.wait(10)
+    assert not wake.wait(0)
