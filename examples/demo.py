@@ -1,0 +1,182 @@
+"""`make demo`: a model that learns while it serves, on this machine, with real processes.
+
+A trainer learns from a stream of clicks whose tastes drift and commits a delta every half second; the exporter makes
+one SavedModel of it; the server applies each delta to its live tables; a client asks over HTTP. Runs until Ctrl-C, or
+for DEMO_SECONDS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import httpx
+
+from examples import demo_screen
+from examples.demo_client import Client, Reading
+from examples.demo_screen import Update
+from examples.processes import Child, ChildFailedError, Children
+
+SAVE_INCREMENTAL_SECONDS = 0.5
+SAVE_SECONDS = 20.0
+START_LIMIT_SECONDS = 180.0
+LEAST_WATCH_SECONDS = 5.0
+
+
+class Demo:
+    """The three processes, what they say, and the clock since the start."""
+
+    def __init__(self, directory: Path, children: Children) -> None:
+        self._directory = directory
+        self._children = children
+        self._start = time.monotonic()
+        self._address = ""
+        self.updates: list[Update] = []
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def say(self, text: str) -> None:
+        print(f"[{self.seconds:5.1f} s] {text}", flush=True)
+
+    def start(self) -> tuple[Child, Child, Child]:
+        run, export = str(self._directory / "run"), str(self._directory / "export")
+        trainer = self._launch(
+            "trainer",
+            "examples.train",
+            f"--checkpoint-dir {run} --save-incremental-secs {SAVE_INCREMENTAL_SECONDS} --save-secs {SAVE_SECONDS}",
+            self._hear_trainer,
+        )
+        exporter = self._launch(
+            "exporter",
+            "exporter.cli",
+            f"--checkpoint-dir {run} --export-dir {export} --save-incr-model --model-name clicks --wait 120",
+            self._hear_exporter,
+        )
+        server = self._launch(
+            "server",
+            "server.cli",
+            f"--export-dir {export} --checkpoint-dir {run} --port 0 --log-format json",
+            self._hear_server,
+        )
+        return trainer, exporter, server
+
+    def wait_until_ready(self, trainer: Child, exporter: Child, server: Child) -> Client:
+        """Says that it is still alive every few seconds. Raises ChildFailedError."""
+        self._wait("TensorFlow is being imported", lambda: bool(self._address), trainer, server)
+        client = Client(self._address, clock=time.time)
+        self._wait("the model is being exported", exporter.check_not_failed, trainer, server)
+        self._wait("the server is loading the model", client.is_ready, trainer, server)
+        return client
+
+    def watch(self, client: Client, until: float, *children: Child) -> list[Reading]:
+        """A line per second. Ctrl-C ends it."""
+        readings: list[Reading] = []
+        stop = threading.Event()
+        asking = threading.Thread(target=client.keep_asking, args=(stop,), name="traffic", daemon=True)
+        asking.start()
+        try:
+            while self.seconds < until:
+                for child in children:
+                    child.check()
+                readings.append(client.read())
+                print(demo_screen.line(self.seconds, readings[-1], self._newest_update()), flush=True)
+                stop.wait(1.0)
+        except KeyboardInterrupt:
+            print(flush=True)
+        finally:
+            stop.set()
+            asking.join(5)
+        return readings
+
+    def _newest_update(self) -> Update | None:
+        return self.updates[-1] if self.updates else None
+
+    def _launch(self, name: str, module: str, arguments: str, on_line: Callable[[str], None]) -> Child:
+        command = module.removesuffix(".cli") if module.endswith(".cli") else f"python -m {module}"
+        self.say(f"starting {name}: {command} {arguments.replace(f'{self._directory}/', '')}")
+        return self._children.start(name, module, shlex.split(arguments), on_line)
+
+    def _wait(self, what: str, is_done: Callable[[], bool], *children: Child) -> None:
+        next_word = self.seconds + 3
+        while not is_done():
+            for child in children:
+                child.check()
+            if self.seconds > START_LIMIT_SECONDS:
+                raise ChildFailedError(f"after {self.seconds:.0f} s still: {what}")
+            if self.seconds > next_word:
+                self.say(f"{what} ...")
+                next_word = self.seconds + 3
+            time.sleep(0.1)
+
+    def _hear_trainer(self, text: str) -> None:
+        if text.startswith(("new run", "resumed")):
+            self.say(f"trainer: {text}, learning")
+
+    def _hear_exporter(self, text: str) -> None:
+        if text.startswith(str(self._directory)):
+            self.say("exporter: wrote export/1, which takes fulls and deltas")
+
+    def _hear_server(self, text: str) -> None:
+        if found := re.fullmatch(r"listening on (\S+)", text):
+            self._address = found[1]
+            self.say(f"server: {text}")
+            return
+        try:
+            record = json.loads(text) if text.startswith("{") else {}
+        except ValueError:
+            return
+        if record.get("level") in ("WARNING", "ERROR"):
+            self.say(f"server: {text}")
+        if record.get("message") == "update served" and record.get("kind") == "delta":
+            self.updates.append(Update(record["position"], record["rows"], record["total_ms"]))
+
+
+def main() -> int:
+    limit = float(os.environ.get("DEMO_SECONDS") or "inf")
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    try:
+        with tempfile.TemporaryDirectory(prefix="hotdelta-demo-") as name:
+            directory = Path(name)
+            with Children(temporary=directory) as children:
+                return _run(Demo(directory, children), limit)
+    except KeyboardInterrupt:
+        print("\nstopped before there was something to show", file=sys.stderr)
+        return 130
+    except (ChildFailedError, httpx.HTTPError) as error:
+        print(f"\ndemo: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(demo: Demo, limit: float) -> int:
+    trainer, exporter, server = demo.start()
+    client = demo.wait_until_ready(trainer, exporter, server)
+    # What was committed while nobody could ask says nothing about the lag.
+    demo.updates.clear()
+    print(f"\n{demo_screen.LEGEND}\n\n{demo_screen.HEADER}", flush=True)
+    readings = demo.watch(client, max(limit, demo.seconds + LEAST_WATCH_SECONDS), trainer, server)
+    client.close()
+    if readings:
+        print(f"\n{demo_screen.summary(readings, demo.updates)}\n", flush=True)
+    return 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The client of the demo: asks the server over HTTP what users will click on, and checks it against what they do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from examples.click_stream import ClickStream, log_loss
+
+EXAM_SIZE = 2_000
+TRAFFIC_SECONDS = 0.02
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look at the server showed. Chances are the mean over pairs of user and item that share a taste."""
+
+    position: str
+    step: int
+    predicted: float
+    frozen: float
+    true: float
+    served_loss: float
+    frozen_loss: float
+    best_loss: float
+
+
+class Client:
+    """Gives the server the same exam again and again: who clicks on what, now? The world's answers drift.
+
+    The first paper that it hands in is kept: those are the answers of the same model frozen at start.
+    """
+
+    def __init__(self, url: str, *, clock: Callable[[], float]) -> None:
+        self._http = httpx.Client(base_url=url, timeout=10, trust_env=False)
+        self._clock = clock
+        self._stream = ClickStream(seed=1)
+        users, items = self._stream.pairs(EXAM_SIZE)
+        self._users, self._items = users, items
+        self._shown = self._stream.are_alike(users, items)
+        self._frozen: Floats | None = None
+
+    def is_ready(self) -> bool:
+        try:
+            return self._http.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def read(self) -> Reading:
+        """Raises httpx.HTTPError."""
+        answer = self._http.post(
+            "/predict", json={"inputs": {"user": self._users.tolist(), "item": self._items.tolist()}}
+        ).raise_for_status()
+        now = self._clock()
+        document = answer.json()
+        served = np.array(document["outputs"]["click"], np.float64).reshape(-1)
+        if self._frozen is None:
+            self._frozen = served
+        true = self._stream.probability(self._users, self._items, now)
+        clicked = self._stream.clicks(self._users, self._items, now)
+        return Reading(
+            position=document["version"]["position"],
+            step=document["version"]["step"],
+            predicted=float(served[self._shown].mean()),
+            frozen=float(self._frozen[self._shown].mean()),
+            true=float(true[self._shown].mean()),
+            served_loss=log_loss(served, clicked),
+            frozen_loss=log_loss(self._frozen, clicked),
+            best_loss=log_loss(true, clicked),
+        )
+
+    def keep_asking(self, stop: threading.Event) -> None:
+        """Light traffic of one-row requests, so that every update is served as soon as it is live."""
+        with httpx.Client(base_url=str(self._http.base_url), timeout=10, trust_env=False) as http:
+            while not stop.wait(TRAFFIC_SECONDS):
+                try:
+                    http.post("/predict", json={"instances": [{"user": 0, "item": 0}]})
+                except httpx.TransportError:
+                    return
+
+    def close(self) -> None:
+        self._http.close()

@@ -1,0 +1,174 @@
+"""The command `hotdelta`: look at a chain on disk. Only reads, and never imports TensorFlow."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hotdelta.chain import Kind, Listing, Manifest, Scanner, plan, verify
+from hotdelta.errors import ConfigurationError, DamagedError, HotdeltaError
+
+EXIT_DAMAGED = 1
+EXIT_USAGE = 2
+
+_EPILOG = """\
+examples:
+  # what a trainer has committed: newest last, one line for each full and delta
+  hotdelta chain run
+
+  # is every file what its manifest says, and can a server get to the newest position?
+  hotdelta verify run
+
+A position is run.seq: the seq-th commit of the run-th start of a trainer. A full and the delta that closes it share
+one. Deltas name their parent; a server that is at the parent follows by applying the delta.
+Exit codes: 0 in order, 1 something is damaged or missing (it is named), 2 wrong usage.
+"""
+
+_COLUMNS = ("kind", "position", "parent", "step", "rows", "bytes", "age")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        listing = _scan(options.directory)
+    except HotdeltaError as error:
+        print(f"hotdelta: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        return _show_chain(listing) if options.command == "chain" else _verify(options.directory, listing)
+    except BrokenPipeError:
+        # `hotdelta chain run | head`: nobody reads on. Python would complain once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _scan(directory: Path) -> Listing:
+    """Raises ConfigurationError when there is no chain to look at."""
+    if not directory.is_dir():
+        problem = "is not a directory" if directory.exists() else "does not exist"
+        raise ConfigurationError(
+            f"{directory} {problem}", hint="give the directory that the trainer writes to"
+        )
+    listing = Scanner(directory).scan()
+    if not listing.manifests and not listing.refused:
+        raise ConfigurationError(
+            f"nothing is committed in {directory}",
+            hint="give the checkpoint directory of a trainer that has saved",
+        )
+    return listing
+
+
+def _show_chain(listing: Listing) -> int:
+    now = time.time()
+    print(format_table([_COLUMNS, *(_row(manifest, now) for manifest in listing.manifests)]))
+    fulls = sum(manifest.kind is Kind.FULL for manifest in listing.manifests)
+    total = sum(manifest.total_bytes for manifest in listing.manifests)
+    print(f"\nfulls: {fulls}, deltas: {len(listing.manifests) - fulls}, together {format_bytes(total)}")
+    for refused in listing.refused:
+        print(f"cannot be used: {refused.path}: {refused.reason}")
+    return EXIT_DAMAGED if listing.refused else 0
+
+
+def _row(manifest: Manifest, now: float) -> tuple[str, ...]:
+    parent = manifest.parent if manifest.kind is Kind.DELTA else None
+    return (
+        str(manifest.kind),
+        str(manifest.position),
+        str(parent) if parent else "-",
+        str(manifest.step),
+        f"{_count_rows(manifest):,}",
+        format_bytes(manifest.total_bytes),
+        format_age(now - manifest.created_at),
+    )
+
+
+def _count_rows(manifest: Manifest) -> int:
+    """Those that changed; a full holds all of them."""
+    if manifest.kind is Kind.DELTA:
+        return manifest.rows_changed
+    return sum(table.shape[0] for table in manifest.tables.values())
+
+
+def _verify(directory: Path, listing: Listing) -> int:
+    problems = [f"{refused.path}: {refused.reason}" for refused in listing.refused]
+    damaged = []
+    for manifest in listing.manifests:
+        try:
+            verify(directory, manifest)
+        except DamagedError as error:
+            problems.append(f"{error.path}: {error.message}")
+            damaged.append(manifest)
+    intact = [manifest for manifest in listing.manifests if manifest not in damaged]
+    way = plan(None, intact, refused=listing.refused)
+    if way.problem is not None:
+        problems.append(str(way.problem))
+    files = sum(len(manifest.files) for manifest in listing.manifests)
+    print(f"{len(listing.manifests)} commits, {files} files checked")
+    print(
+        f"a server that starts now gets to {way.target}"
+        if way.target
+        else "a server that starts now has nothing to load"
+    )
+    for problem in problems:
+        print(f"damaged: {problem}", file=sys.stderr)
+    return EXIT_DAMAGED if problems or way.target is None else 0
+
+
+def format_table(rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they need to be; the first two to the left, numbers to the right."""
+    rows = list(rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < 1 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+
+
+def format_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def format_age(seconds: float) -> str:
+    if seconds < 0:
+        return "in the future"
+    for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hotdelta",
+        description="Look at the chain of full checkpoints and deltas that a trainer writes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, help_text in (
+        ("chain", "list every full and delta: kind, position, parent, step, rows, bytes, age"),
+        ("verify", "check the digest of every file, and whether the newest position can be reached"),
+    ):
+        command = commands.add_parser(
+            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."
+        )
+        command.add_argument(
+            "directory", type=Path, metavar="DIR", help="the checkpoint directory of the trainer"
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

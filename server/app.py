@@ -1,0 +1,67 @@
+"""Builds the application: everything that answers HTTP, around a loader that it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+import hotdelta
+from hotdelta.chain import Position
+from hotdelta.errors import HotdeltaError
+from server import error_responses
+from server.batching import Batcher
+from server.openapi import describe
+from server.position_wait import PositionWait
+from server.predict_route import PredictRoute
+from server.served_model import ServedModel
+from server.settings import Settings
+from server.status_routes import status_router
+
+
+def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
+    """The application. Nothing runs before its start-up, and nothing is left after its shut-down."""
+
+    def live_position() -> Position | None:
+        node = loader.status().node
+        return node.position if node else None
+
+    batcher = Batcher(
+        loader.predict,
+        max_batch_size=settings.max_batch_size,
+        max_queue=settings.max_queue,
+        workers=settings.predict_workers,
+        timeout_seconds=settings.request_timeout_seconds,
+    )
+    predict = PredictRoute(settings, loader, batcher, PositionWait(live_position))
+    app = FastAPI(
+        title="hotdelta",
+        version=hotdelta.__version__,
+        description="Predictions from a model that is seconds old; each answer says which position it came from.",
+        lifespan=functools.partial(_run, loader=loader, batcher=batcher),
+        redoc_url=None,
+    )
+    # A plain route: FastAPI would want a JSON Content-Type, and costs a third of the requests per second.
+    app.router.routes.append(Route("/predict", predict.answer, methods=["POST"]))
+    app.include_router(status_router(loader, batcher))
+    app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)
+    app.add_exception_handler(HTTPException, error_responses.answer_http_exception)
+    app.add_exception_handler(Exception, error_responses.answer_unexpected)
+    app.openapi = functools.partial(describe, app)  # type: ignore[method-assign]
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _run(_app: FastAPI, *, loader: ServedModel, batcher: Batcher) -> AsyncIterator[None]:
+    loader.start()
+    batcher.start()
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(batcher.stop)
+        await asyncio.to_thread(loader.stop)

@@ -1,0 +1,189 @@
+"""Lets requests that wait at the same time share one call of the model: most of a small call is its dispatch.
+
+Nobody waits for a batch to fill: whatever has queued up while the last call ran is the next batch, so a lone request
+costs nothing extra. Only requests for the same signature whose arrays differ in nothing but their number of rows are
+put together, and one call is one position for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hotdelta.errors import HotdeltaError, NotReadyError, PredictionError
+from server.refusals import DeadlineError, OverloadedError
+from server.served_model import Array, ServedVersion
+
+Answer = tuple[Mapping[str, Array], ServedVersion]
+Predict = Callable[[str, Mapping[str, Array]], Answer]
+
+_JOIN_SECONDS = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """One request on its way. `rows` is 0 when it cannot share a call."""
+
+    signature: str
+    feeds: Mapping[str, Array]
+    rows: int
+    future: asyncio.Future[Answer] = field(repr=False)
+
+
+class Batcher:
+    """A bounded queue in front of the model, and the threads that empty it.
+
+    `predict` and `start` belong to the event loop; the threads own nothing but the batch that they took.
+    """
+
+    def __init__(
+        self, predict: Predict, *, max_batch_size: int, max_queue: int, workers: int, timeout_seconds: float
+    ) -> None:
+        self._call_model = predict
+        self._max_batch_size = max_batch_size
+        self._max_queue = max_queue
+        self._timeout_seconds = timeout_seconds
+        self._guard_queue = threading.Lock()
+        self._has_work = threading.Condition(self._guard_queue)
+        self._queues: OrderedDict[Hashable, deque[_Job]] = OrderedDict()
+        self._waiting = 0
+        self._is_stopping = False
+        self._alone: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads = [
+            threading.Thread(target=self._run, name=f"predict-{number}", daemon=True)
+            for number in range(workers)
+        ]
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Answers what still waits, then ends the threads."""
+        with self._guard_queue:
+            self._is_stopping = True
+            self._has_work.notify_all()
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that no thread has taken yet."""
+        return self._waiting
+
+    def is_alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    async def predict(self, signature: str, feeds: Mapping[str, Array]) -> Answer:
+        """Raises what the model raises, OverloadedError when the queue is full, DeadlineError when time is over."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._enqueue(_Job(signature, feeds, self._shareable_rows(signature, feeds), future))
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await future
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"the model did not answer within {self._timeout_seconds:g} seconds", hint="send fewer rows"
+            ) from error
+
+    def _shareable_rows(self, signature: str, feeds: Mapping[str, Array]) -> int:
+        sizes = {len(array) if array.ndim else 0 for array in feeds.values()}
+        rows = sizes.pop() if len(sizes) == 1 else 0
+        return rows if rows < self._max_batch_size and signature not in self._alone else 0
+
+    def _enqueue(self, job: _Job) -> None:
+        key: Hashable = job
+        if job.rows:
+            key = (job.signature, *((name, array.shape[1:]) for name, array in job.feeds.items()))
+        with self._guard_queue:
+            if self._is_stopping:
+                raise NotReadyError("the server is stopping", hint="ask another one")
+            if self._waiting >= self._max_queue:
+                raise OverloadedError(
+                    f"{self._waiting} requests wait for the model", hint="try again, or ask another server"
+                )
+            self._queues.setdefault(key, deque()).append(job)
+            self._waiting += 1
+            self._has_work.notify()
+
+    def _run(self) -> None:
+        while batch := self._take():
+            # Who gave up meanwhile costs no call.
+            wanted = [job for job in batch if not job.future.done()]
+            if wanted:
+                self._deliver(self._answer(wanted))
+
+    def _take(self) -> list[_Job]:
+        """The next batch; empty when it is time to stop."""
+        with self._guard_queue:
+            while not self._queues and not self._is_stopping:
+                self._has_work.wait()
+            if not self._queues:
+                return []
+            key, queue = self._queues.popitem(last=False)
+            batch = [queue.popleft()]
+            rows = batch[0].rows
+            while queue and rows + queue[0].rows <= self._max_batch_size:
+                rows += queue[0].rows
+                batch.append(queue.popleft())
+            if queue:
+                # At the end: a crowd that asks one way must not starve those who ask another.
+                self._queues[key] = queue
+            self._waiting -= len(batch)
+            return batch
+
+    def _answer(self, batch: Sequence[_Job]) -> list[tuple[_Job, Answer | Exception]]:
+        if len(batch) > 1:
+            shared = self._answer_together(batch)
+            if shared is not None:
+                return list(zip(batch, shared, strict=True))
+        return [(job, self._answer_alone(job)) for job in batch]
+
+    def _answer_alone(self, job: _Job) -> Answer | Exception:
+        try:
+            return self._call_model(job.signature, job.feeds)
+        except HotdeltaError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the thread must live on, and the request must hear of it
+            failure = PredictionError(f"the prediction failed: {error!r}")
+            failure.__cause__ = error
+            return failure
+
+    def _answer_together(self, batch: Sequence[_Job]) -> list[Answer] | None:
+        """None when it did not work: then each is asked alone, and only the one at fault fails."""
+        first = batch[0]
+        feeds = {name: np.concatenate([job.feeds[name] for job in batch]) for name in first.feeds}
+        answer = self._answer_alone(_Job(first.signature, feeds, 0, first.future))
+        if isinstance(answer, Exception):
+            return None
+        outputs, version = answer
+        ends = np.cumsum([job.rows for job in batch])
+        if any(array.ndim == 0 or len(array) != ends[-1] for array in outputs.values()):
+            # This model's outputs are not one row for each input row: never batch it again.
+            self._alone.add(first.signature)
+            return None
+        return [
+            ({name: array[end - job.rows : end] for name, array in outputs.items()}, version)
+            for job, end in zip(batch, ends, strict=True)
+        ]
+
+    def _deliver(self, answers: Sequence[tuple[_Job, Answer | Exception]]) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_resolve, answers)
+
+
+def _resolve(answers: Sequence[tuple[_Job, Answer | Exception]]) -> None:
+    for job, answer in answers:
+        if job.future.done():
+            continue
+        if isinstance(answer, Exception):
+            job.future.set_exception(answer)
+        else:
+            job.future.set_result(answer)

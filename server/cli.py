@@ -1,0 +1,158 @@
+"""The command `server`: answers predictions over HTTP while the model is updated underneath."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, fields
+from types import FrameType
+from typing import Any
+
+from hotdelta.errors import ConfigurationError, HotdeltaError
+from hotdelta.logs import JsonFormatter, TextFormatter, event
+from server.settings import Settings, flag_name, parse, read_settings, variable_name
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+logger = logging.getLogger(__name__)
+
+_EPILOG = """\
+examples:
+  # follow a trainer that writes to run/; what `exporter` puts into export/ is served
+  server --export-dir export --checkpoint-dir run
+
+  # ask it (any Content-Type), and ask it what it serves
+  curl -d '{"instances": [[1, 2, 3]]}' http://127.0.0.1:8000/predict
+  curl http://127.0.0.1:8000/model/version
+
+  # read your own writes: wait up to a second for a position that the trainer has committed
+  curl -d '{"instances": [[1, 2, 3]], "min_position": "3.17", "wait_ms": 1000}' http://127.0.0.1:8000/predict
+
+  # in a container, with log lines for machines
+  HOTDELTA_LOG_FORMAT=json server --export-dir /data/export --checkpoint-dir /data/run --host 0.0.0.0
+
+Neither directory needs to exist yet: the server waits, and GET /readyz says for what. Every flag can be given as an
+environment variable: --max-batch-size is HOTDELTA_MAX_BATCH_SIZE. The address is printed to standard output, log
+lines go to standard error. SIGTERM and Ctrl-C let requests in flight finish.
+Exit codes: 0 stopped, 1 it could not start (the reason is on standard error), 2 wrong usage.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    flags = vars(_parser().parse_args(arguments))
+    signal.signal(signal.SIGTERM, _exit_quietly)
+    signal.signal(signal.SIGINT, _exit_quietly)
+    try:
+        settings = read_settings(flags, os.environ)
+    except ConfigurationError as error:
+        print(f"server: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    _log_to_stderr(settings.log_format)
+    try:
+        return _serve(settings)
+    except HotdeltaError as error:
+        print(f"server: {error}", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _serve(settings: Settings) -> int:
+    from server.listening import bind, run
+
+    # Before the seconds that TensorFlow takes to import: a port that is taken should be heard of at once.
+    listener = bind(settings.host, settings.port)
+    event(
+        logger,
+        logging.INFO,
+        "starting",
+        export_dir=settings.export_dir,
+        checkpoint_dir=settings.checkpoint_dir,
+        pid=os.getpid(),
+    )
+    from loader import Loader, LoaderSettings
+    from server.app import create_app
+    from server.garbage import freeze
+
+    loader = Loader(
+        LoaderSettings(
+            export_dir=settings.export_dir,
+            checkpoint_dir=settings.checkpoint_dir,
+            poll_seconds=settings.poll_seconds,
+            is_polling_only=settings.polling_only,
+        ),
+        after_swap=freeze,
+    )
+    run(create_app(settings, loader), listener, stop_seconds=settings.stop_seconds)
+    event(logger, logging.INFO, "stopped")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="server",
+        description="Serve a model that is updated while it answers: each delta of the trainer, a moment later.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for setting in fields(Settings):
+        _add_flag(parser, setting)
+    return parser
+
+
+def _add_flag(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
+    if setting.default is MISSING:
+        help_text = f"{setting.metadata['help']} (required)"
+    else:
+        help_text = f"{setting.metadata['help']} (default: {setting.default})"
+    if setting.type == "bool":
+        parser.add_argument(flag_name(setting), action="store_true", default=None, help=help_text)
+        return
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(setting, text)
+        except ConfigurationError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    parser.add_argument(
+        flag_name(setting),
+        type=convert,
+        choices=setting.metadata.get("choices"),
+        metavar=setting.metadata.get("metavar") or _metavar(setting),
+        help=f"{help_text} [{variable_name(setting)}]",
+    )
+
+
+def _metavar(setting: Field[Any]) -> str | None:
+    if setting.metadata.get("choices"):
+        return None
+    for ending in ("seconds", "bytes", "ms"):
+        if setting.name.endswith(ending):
+            return ending.upper()
+    return "N" if setting.type == "int" else "TEXT"
+
+
+def _exit_quietly(_number: int, _frame: FrameType | None) -> None:
+    """A signal while nothing is served yet: there is nothing to finish."""
+    raise SystemExit(0)
+
+
+def _log_to_stderr(log_format: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    for name in ("server", "loader", "hotdelta"):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(logging.INFO)
+    # uvicorn tells of every start and stop, and so do we.
+    logging.getLogger("uvicorn").addHandler(handler)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # Read once, when TensorFlow is imported: it would otherwise greet with a page of CPU features.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

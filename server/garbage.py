@@ -1,0 +1,30 @@
+"""Keeps Python's garbage collector from stopping the process: with TensorFlow imported a full collection walks some
+274,000 objects for 100 ms. What is there after a model has warmed up stays, so it is taken out of its sight."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+
+from hotdelta.logs import event
+
+logger = logging.getLogger(__name__)
+
+
+def freeze() -> None:
+    """Collect once, the export that was replaced included, and never look at what is left again.
+
+    Called when a model has warmed up and begun to serve, by the thread that loaded it.
+    """
+    start = time.perf_counter()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    event(
+        logger,
+        logging.DEBUG,
+        "garbage frozen",
+        objects=gc.get_freeze_count(),
+        ms=(time.perf_counter() - start) * 1000,
+    )

@@ -1,0 +1,128 @@
+"""Turns JSON values into the arrays that a signature takes, or says exactly what is wrong with them.
+
+JSON integers are fine for float inputs; floats are refused for integer inputs, and booleans are never numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from hotdelta.chain import TensorSpec
+from hotdelta.errors import RequestError
+
+Array = npt.NDArray[Any]
+
+_MAX_RANK = 32
+_ALLOWED: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}}
+_WORDS = {
+    bool: "booleans", int: "integers", float: "floats", str: "strings", dict: "objects", type(None): "null",
+}  # fmt: skip
+
+
+def to_array(tensor: TensorSpec, value: Any) -> Array:
+    """An array of exactly the dtype of `tensor`, with a shape that fits. Raises RequestError."""
+    types = _leaf_types(tensor, value, _MAX_RANK)
+    array = (
+        _to_strings(tensor, value, types) if tensor.dtype == "string" else _to_numbers(tensor, value, types)
+    )
+    if tensor.shape is not None and not _fits(array.shape, tensor.shape):
+        _refuse(tensor, f"has shape {list(array.shape)}, the signature wants {show_shape(tensor.shape)}")
+    return array
+
+
+def show_shape(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('any' if size is None else str(size) for size in shape)}]"
+
+
+def _leaf_types(tensor: TensorSpec, value: Any, depth: int) -> set[type]:
+    """The types of all values that are not lists; looked at list by list, at the speed of C."""
+    if not isinstance(value, list):
+        return {type(value)}
+    types = set(map(type, value))
+    if list not in types:
+        return types
+    if len(types) > 1:
+        _refuse(tensor, "is ragged: a list holds both values and lists")
+    if depth == 1:
+        _refuse(tensor, f"is nested more than {_MAX_RANK} levels deep")
+    found: set[type] = set()
+    for item in value:
+        found |= _leaf_types(tensor, item, depth - 1)
+    return found
+
+
+def _to_numbers(tensor: TensorSpec, value: Any, types: set[type]) -> Array:
+    dtype = _numpy_dtype(tensor)
+    allowed = _ALLOWED.get(dtype.kind, {int, float})
+    if not types <= allowed:
+        wrong = sorted(_WORDS.get(kind, kind.__name__) for kind in types - allowed)
+        _refuse(tensor, f"holds {' and '.join(wrong)}, the signature wants {tensor.dtype}")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(value, dtype)
+    except OverflowError:
+        _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
+    except ValueError:
+        _refuse(tensor, "is ragged: its rows have different lengths")
+    # JSON has no infinity, so one that is here now was a number too large for this dtype.
+    if dtype.kind not in "biu" and not np.isfinite(array).all():
+        _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
+    return array
+
+
+def _numpy_dtype(tensor: TensorSpec) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(tensor.dtype)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "biuf" and tensor.dtype != "bfloat16":
+        _refuse(tensor, f"is {tensor.dtype}, which cannot be given as JSON")
+    return dtype
+
+
+def _to_strings(tensor: TensorSpec, value: Any, types: set[type]) -> Array:
+    if not types <= {str, dict}:
+        wrong = sorted(_WORDS.get(kind, kind.__name__) for kind in types - {str, dict})
+        _refuse(tensor, f"holds {' and '.join(wrong)}, the signature wants strings")
+    encoded = _encode(tensor, value)
+    shape = _shape_of(encoded)
+    array = np.empty(shape, object)
+    try:
+        array[...] = encoded
+    except ValueError:
+        _refuse(tensor, "is ragged: its rows have different lengths")
+    return array
+
+
+def _encode(tensor: TensorSpec, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_encode(tensor, item) for item in value]
+    if isinstance(value, str):
+        return value.encode()
+    if value.keys() != {"b64"} or not isinstance(value["b64"], str):
+        _refuse(tensor, 'holds an object that is not {"b64": "..."}')
+    try:
+        return base64.b64decode(value["b64"], validate=True)
+    except (binascii.Error, ValueError) as error:
+        _refuse(tensor, f"holds bytes that are not base64: {error}")
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    shape = []
+    while isinstance(value, list):
+        shape.append(len(value))
+        value = value[0] if value else None
+    return tuple(shape)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(wanted) and all(b in (None, a) for a, b in zip(shape, wanted, strict=True))
+
+
+def _refuse(tensor: TensorSpec, problem: str) -> NoReturn:
+    raise RequestError(f"input {tensor.name!r} {problem}")

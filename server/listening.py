@@ -1,0 +1,73 @@
+"""The socket, and the event loop that answers on it until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from hotdelta.errors import ConfigurationError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises ConfigurationError when the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--host {host}: {error.strerror}", hint="give an address of this machine"
+        ) from error
+    # A server that was just killed leaves its port in TIME_WAIT; its successor must not wait for that.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {error.strerror}",
+            hint="give another --port (0 chooses a free one), or stop what uses it",
+        ) from error
+    return listener
+
+
+def run(app: FastAPI, listener: socket.socket, *, stop_seconds: float) -> None:
+    """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish."""
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=max(1, round(stop_seconds)),
+    )
+    # uvicorn raises the signals that it handled once more when it is done, which would look like a crash.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore)
+    _Announced(config).run(sockets=[listener])
+
+
+class _Announced(uvicorn.Server):
+    """Prints the address as soon as, and not before, somebody answers there."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            # One write, where print makes two when nothing is buffered: log lines may go to the same pipe.
+            sys.stdout.write(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}\n")
+            sys.stdout.flush()
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """uvicorn has dealt with it."""

@@ -1,0 +1,75 @@
+"""POST /predict: parse, one call, shape the answer."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from hotdelta.chain import Position
+from hotdelta.errors import HotdeltaError
+from hotdelta.logs import event
+from server.batching import Batcher
+from server.error_responses import error_response, status_of
+from server.position_wait import PositionWait
+from server.predict_answer import write_answer
+from server.predict_request import PredictRequest, read_request
+from server.refusals import BodyTooLargeError, PositionNotReachedError
+from server.served_model import ServedModel
+from server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+VERSION_HEADER = "X-Model-Version"
+
+
+class PredictRoute:
+    """Answers predictions. Belongs to the event loop; the model runs in the threads of the batcher."""
+
+    def __init__(self, settings: Settings, model: ServedModel, batcher: Batcher, wait: PositionWait) -> None:
+        self._settings = settings
+        self._model = model
+        self._batcher = batcher
+        self._wait = wait
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            return await self._predict(await read_body(request, self._settings.max_body_bytes))
+        except HotdeltaError as error:
+            if status_of(type(error)) == 500:
+                event(logger, logging.ERROR, "a prediction failed", reason=error)
+            return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    async def _predict(self, body: bytes) -> Response:
+        asked = read_request(body, self._model.status().signatures, max_wait_ms=self._settings.max_wait_ms)
+        if asked.min_position is not None:
+            await self._reach(asked.min_position, asked)
+        outputs, version = await self._batcher.predict(asked.signature, asked.feeds)
+        if asked.min_position is not None and version.position < asked.min_position:
+            # It was served a moment ago: the model went back in between.
+            raise PositionNotReachedError(asked.min_position, version.position)
+        content = write_answer(outputs, version, is_rows=asked.is_rows)
+        headers = {VERSION_HEADER: str(version.position)}
+        return Response(content, headers=headers, media_type="application/json")
+
+    async def _reach(self, wanted: Position, asked: PredictRequest) -> None:
+        if not await self._wait.until(wanted, asked.wait_ms / 1000):
+            raise PositionNotReachedError(wanted, self._wait.live_position())
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body, but never much more of it than is allowed. Raises BodyTooLargeError."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise BodyTooLargeError(max_bytes)
+    chunks = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise BodyTooLargeError(max_bytes)
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)

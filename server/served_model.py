@@ -1,0 +1,48 @@
+"""What the server needs of a loader: a model that answers, and that says what it is. Nothing here is TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy.typing as npt
+
+from hotdelta.chain import Position
+
+if TYPE_CHECKING:
+    from loader import LoaderStatus
+
+Array = npt.NDArray[Any]
+
+
+class ServedVersion(Protocol):
+    """The state that a prediction came from."""
+
+    @property
+    def position(self) -> Position: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def export_version(self) -> int: ...
+
+
+class ServedModel(Protocol):
+    """`loader.Loader`, as far as the server knows it. Any thread may call any of it."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread that updates the model runs."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def status(self) -> LoaderStatus:
+        """Cheap: nothing is read or waited for."""
+
+    def predict(
+        self, signature: str, feeds: Mapping[str, Array]
+    ) -> tuple[Mapping[str, Array], ServedVersion]:
+        """Blocks. Raises RequestError, NotReadyError or PredictionError."""

@@ -1,0 +1,145 @@
+"""What a server is told, once, at its start: one value from flags and HOTDELTA_* environment variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hotdelta.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "HOTDELTA_"
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+def _about(help_text: str, *, bounds: tuple[float, float] | None = None, **more: Any) -> dict[str, Any]:
+    return {"help": help_text, "bounds": bounds, **more}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where to look, where to listen, and how much a client may ask for. Raises ConfigurationError out of bounds."""
+
+    export_dir: Path = field(
+        metadata=_about("holds one directory per export version; the highest is served", metavar="DIR")
+    )
+    checkpoint_dir: Path = field(metadata=_about("the directory that the trainer writes to", metavar="DIR"))
+    host: str = field(
+        default="127.0.0.1",
+        metadata=_about("address to listen on; there is no authentication, so loopback by default"),
+    )
+    port: int = field(
+        default=8000, metadata=_about("TCP port; 0 takes a free one, which is printed", bounds=(0, 65535))
+    )
+    log_format: str = field(
+        default="text", metadata=_about("log lines for people or for machines", choices=("text", "json"))
+    )
+    max_body_bytes: int = field(
+        default=16 * 2**20, metadata=_about("largest request body", bounds=(1024, 2**31))
+    )
+    max_batch_size: int = field(
+        default=64,
+        metadata=_about(
+            "rows of waiting requests that may share one call of the model; 1 never batches",
+            bounds=(1, 65536),
+        ),
+    )
+    max_queue: int = field(
+        default=1024,
+        metadata=_about(
+            "requests that may wait for the model; more are answered with 503", bounds=(1, 10**6)
+        ),
+    )
+    predict_workers: int = field(default=1, metadata=_about("threads that call the model", bounds=(1, 64)))
+    request_timeout_seconds: float = field(
+        default=10.0,
+        metadata=_about("a prediction that takes longer is answered with 504", bounds=(0.001, 3600)),
+    )
+    max_wait_ms: int = field(
+        default=10_000,
+        metadata=_about("longest wait_ms that a request with min_position may ask for", bounds=(0, 600_000)),
+    )
+    stop_seconds: float = field(
+        default=10.0,
+        metadata=_about("after SIGTERM requests in flight have this long to finish", bounds=(1, 3600)),
+    )
+    poll_seconds: float = field(
+        default=2.0,
+        metadata=_about(
+            "the directories are looked at this often, whatever file-system events say", bounds=(0.01, 3600)
+        ),
+    )
+    polling_only: bool = field(
+        default=False, metadata=_about("do not rely on file-system events: for network file systems")
+    )
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            _check(setting, getattr(self, setting.name))
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    """Flags win over the environment, the environment over defaults. Raises ConfigurationError."""
+    values = {}
+    for setting in fields(Settings):
+        if flags.get(setting.name) is not None:
+            values[setting.name] = flags[setting.name]
+        elif text := environment.get(variable_name(setting)):
+            values[setting.name] = parse(setting, text)
+        elif setting.default is MISSING:
+            raise ConfigurationError(
+                f"{flag_name(setting)} is missing", hint=f"give the flag, or set {variable_name(setting)}"
+            )
+    return Settings(**values)
+
+
+def flag_name(setting: Field[Any]) -> str:
+    return f"--{setting.name.replace('_', '-')}"
+
+
+def variable_name(setting: Field[Any]) -> str:
+    return f"{ENVIRONMENT_PREFIX}{setting.name.upper()}"
+
+
+def parse(setting: Field[Any], text: str) -> Any:
+    """The value that a flag or an environment variable spells out. Raises ConfigurationError."""
+    match setting.type:
+        case "Path":
+            return Path(text)
+        case "int":
+            return _number(setting, text, int)
+        case "float":
+            return _number(setting, text, float)
+        case "bool":
+            return _boolean(setting, text)
+        case _:
+            return text
+
+
+def _number(setting: Field[Any], text: str, kind: type[int | float]) -> float:
+    try:
+        return kind(text)
+    except ValueError as error:
+        wanted = "a whole number" if kind is int else "a number"
+        raise ConfigurationError(f"{flag_name(setting)} is {text!r}, which is not {wanted}") from error
+
+
+def _boolean(setting: Field[Any], text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ConfigurationError(f"{flag_name(setting)} is {text!r}", hint="write true or false")
+    return text.lower() in _TRUE
+
+
+def _check(setting: Field[Any], value: Any) -> None:
+    bounds, choices = setting.metadata.get("bounds"), setting.metadata.get("choices")
+    if bounds is not None and not bounds[0] <= value <= bounds[1]:
+        raise ConfigurationError(
+            f"{flag_name(setting)} is {value}", hint=f"give a number from {bounds[0]} to {bounds[1]}"
+        )
+    if choices is not None and value not in choices:
+        raise ConfigurationError(f"{flag_name(setting)} is {value!r}", hint=f"write {' or '.join(choices)}")
+    if isinstance(value, Path) and value.exists() and not value.is_dir():
+        raise ConfigurationError(f"{flag_name(setting)} is {value}, which is not a directory")

@@ -1,0 +1,86 @@
+"""What GET /model/version says: the state of a loader as a JSON document, times in ISO 8601 and seconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loader import Lag, LoaderStatus
+
+
+def version_document(status: LoaderStatus) -> dict[str, Any]:
+    return {
+        "model_name": status.model_name,
+        "export_version": status.export_version,
+        "takes_deltas": status.is_incremental,
+        "position": _text(status.node),
+        "state_id": status.node.state_id if status.node else None,
+        "step": status.step,
+        "base_full": _text(status.base_full),
+        "deltas_since_full": status.deltas_since_full,
+        "applied_at": _time(status.applied_at),
+        "newest_on_disk": _text(status.newest_on_disk),
+        "seconds_behind": round(status.seconds_behind, 3),
+        "update_state": str(status.state),
+        "reason": status.reason or None,
+        "is_ready": status.is_ready,
+        "updates": status.updates,
+        "last_update": _last_update(status.last_lag) if status.last_lag else None,
+        "signatures": list(status.signatures),
+        "tables": [
+            {
+                "key": table.key,
+                "rows": table.shape[0],
+                "dimensions": list(table.shape[1:]),
+                "dtype": table.dtype,
+            }
+            for table in status.tables
+        ],
+        "quarantined": [
+            {"position": str(item.node), "state_id": item.node.state_id, "reason": item.reason}
+            for item in status.quarantined
+        ],
+    }
+
+
+def _last_update(lag: Lag) -> dict[str, Any]:
+    return {
+        "position": str(lag.position),
+        "kind": lag.kind,
+        "rows": lag.rows,
+        "bytes": lag.bytes,
+        "event_at": _time(lag.event_at),
+        "trained_at": _time(lag.trained_at),
+        "committed_at": _time(lag.committed_at),
+        "seen_at": _time(lag.seen_at),
+        "applied_at": _time(lag.applied_at),
+        "first_served_at": _time(lag.first_served_at),
+        "lag_ms": {
+            "event_to_trained": _span_ms(lag.event_at, lag.trained_at),
+            "trained_to_committed": _span_ms(lag.trained_at, lag.committed_at),
+            "committed_to_seen": _span_ms(lag.committed_at, lag.seen_at),
+            "verify": round(lag.verify_ms, 3),
+            "stage": round(lag.stage_ms, 3),
+            "preimage": round(lag.preimage_ms, 3),
+            "gate_wait": round(lag.gate_wait_ms, 3),
+            "apply": round(lag.apply_ms, 3),
+            "applied_to_first_served": _span_ms(lag.applied_at, lag.first_served_at),
+            "committed_to_applied": _span_ms(lag.committed_at, lag.applied_at),
+            "committed_to_served": _span_ms(lag.committed_at, lag.first_served_at),
+        },
+    }
+
+
+def _text(value: object | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _time(seconds: float | None) -> str | None:
+    return (
+        None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    )
+
+
+def _span_ms(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else round((end - start) * 1000, 3)

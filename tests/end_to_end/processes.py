@@ -1,0 +1,147 @@
+"""The real programs as processes: started, asked, killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+import numpy as np
+
+from tests.end_to_end.probes import PROBES
+
+LIMIT_SECONDS = 90.0
+
+Bits = list[int]
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    pause = threading.Event()
+    while not is_so():
+        assert time.monotonic() < deadline, f"still not so after {LIMIT_SECONDS:.0f} s: {what}"
+        pause.wait(0.02)
+
+
+class Program:
+    """A Python module as a process, whose standard error goes to a file. Killed when the test is over."""
+
+    def __init__(self, module: str, *arguments: str, errors: Path) -> None:
+        self._errors = errors
+        with errors.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            )
+
+    @property
+    def said(self) -> str:
+        return self._errors.read_text()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self._end()
+
+    def stop(self, number: signal.Signals) -> int:
+        """The exit code after this signal."""
+        self.process.send_signal(number)
+        return self._end()
+
+    def _end(self) -> int:
+        code = self.process.wait(LIMIT_SECONDS)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        return code
+
+    def _read_line(self) -> str:
+        line = self._stdout.readline()
+        assert line, f"it ended:\n{self.said}"
+        return line
+
+    @property
+    def _stdout(self) -> IO[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+
+class Trainer(Program):
+    """`trainer_program`, told by us when to train and when to commit."""
+
+    def __init__(self, checkpoint_dir: Path, errors: Path) -> None:
+        super().__init__("tests.end_to_end.trainer_program", str(checkpoint_dir), errors=errors)
+        self.start = json.loads(self._read_line())
+
+    def train(self, user: int, item: int, *, steps: int = 1) -> None:
+        self._ask({"do": "train", "user": user, "item": item, "steps": steps})
+
+    def save(self) -> tuple[str, Bits]:
+        return self._commit("save")
+
+    def save_full(self) -> tuple[str, Bits]:
+        return self._commit("save_full")
+
+    def begin(self, command: dict[str, Any]) -> None:
+        """Tell without waiting for the answer: for a trainer that will not live to give it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def _commit(self, command: str) -> tuple[str, Bits]:
+        answer = self._ask({"do": command})
+        return answer["position"], answer["bits"]
+
+    def _ask(self, command: dict[str, Any]) -> Any:
+        self.begin(command)
+        return json.loads(self._read_line())
+
+
+class Server(Program):
+    """The command `server` on a port that the system chose."""
+
+    def __init__(self, export_dir: Path, checkpoint_dir: Path, errors: Path) -> None:
+        arguments = ["--export-dir", str(export_dir), "--checkpoint-dir", str(checkpoint_dir), "--port", "0"]
+        super().__init__("server.cli", *arguments, "--log-format", "json", errors=errors)
+        self.url = self._read_line().removeprefix("listening on ").strip()
+        assert self.url.startswith("http://127.0.0.1:")
+        self.http = httpx.Client(base_url=self.url, timeout=LIMIT_SECONDS, trust_env=False)
+
+    def _end(self) -> int:
+        self.http.close()
+        return super()._end()
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self.http.get("/readyz").status_code == 200, "the server is ready")
+
+    def version(self) -> Any:
+        return self.http.get("/model/version").raise_for_status().json()
+
+    def probe(self, min_position: str) -> tuple[str, Bits]:
+        """The bits of the predictions for all probes, from that position or a later one."""
+        answer = self.http.post("/predict", json=question(PROBES, min_position)).raise_for_status()
+        return answer.json()["version"]["position"], bits_of(answer)
+
+
+def question(pairs: list[tuple[int, int]], min_position: str | None = None) -> dict[str, Any]:
+    users, items = zip(*pairs, strict=True)
+    document: dict[str, Any] = {"inputs": {"user": users, "item": items}}
+    return document if min_position is None else {**document, "min_position": min_position, "wait_ms": 10_000}
+
+
+def bits_of(answer: httpx.Response) -> Bits:
+    scores = np.array(answer.json()["outputs"]["score"], np.float32).reshape(-1)
+    bits: Bits = scores.view(np.uint32).tolist()
+    return bits

@@ -1,0 +1,54 @@
+"""The first thing that a visitor does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.processes import LIMIT_SECONDS
+
+
+def run_demo(directory: Path, *, is_interrupted: bool) -> tuple[int, str]:
+    """The exit code and what it showed; interrupted as Ctrl-C does after the first line with a prediction."""
+    environment = {**os.environ, "TMPDIR": str(directory), "DEMO_SECONDS": "" if is_interrupted else "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "examples.demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    shown = []
+    with process.stdout:
+        for line in process.stdout:
+            shown.append(line)
+            if is_interrupted and re.match(r" *\d+s ", line):
+                process.send_signal(signal.SIGINT)
+    return process.wait(LIMIT_SECONDS), "".join(shown)
+
+
+def processes_of(directory: Path) -> list[list[str]]:
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [command for command in commands if any(str(directory) in word for word in command)]
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_the_demo_shows_both_log_losses_and_leaves_nothing_behind(
+    tmp_path: Path, is_interrupted: bool
+) -> None:
+    code, shown = run_demo(tmp_path, is_interrupted=is_interrupted)
+
+    assert code == 0, shown
+    assert re.search(r"served, followed from 1\.\d+ to 1\.\d+ +\d\.\d{3}", shown)
+    assert re.search(r"the same model, frozen at 1\.\d+ +\d\.\d{3}", shown)
+    assert re.search(r"p50 \d+ ms, p99 \d+ ms|no update was served", shown)
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(tmp_path) == []

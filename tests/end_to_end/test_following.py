@@ -1,0 +1,171 @@
+"""Train a row, see it served: with the real trainer, exporter and server, through kill -9 of either side."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from hotdelta.chain import Position
+from tests.end_to_end.conftest import Deployment
+from tests.end_to_end.probes import PROBES
+from tests.end_to_end.processes import Bits, bits_of, question, wait_until
+
+
+def test_a_server_that_starts_before_anything_exists_says_so_and_becomes_ready_by_itself(
+    deployment: Deployment,
+) -> None:
+    before = deployment.before
+
+    assert (before["health"], before["state"]) == (200, "waiting")
+    assert before["ready"].status_code == 503
+    assert before["ready"].json()["reason"]
+    assert (before["predict"].status_code, before["predict"].headers["Retry-After"]) == (503, "1")
+    assert deployment.server.http.get("/readyz").status_code == 200
+
+
+def test_a_trained_row_is_served_without_a_reload(deployment: Deployment) -> None:
+    trainer, server = deployment.trainer, deployment.server
+    position, before = trainer.save()
+    assert server.probe(position) == (position, before)
+    export_version, updates = server.version()["export_version"], server.version()["updates"]
+
+    trainer.train(3, 5)
+    position, after = trainer.save()
+
+    assert after != before
+    assert server.probe(position) == (position, after)
+    assert server.process.poll() is None
+    assert server.version()["export_version"] == export_version
+    assert server.version()["updates"] == updates + 1
+    assert server.said.count("loading export") == 1
+
+
+def test_a_full_in_between_is_no_break(deployment: Deployment) -> None:
+    trainer, server = deployment.trainer, deployment.server
+    for save in (trainer.save, trainer.save_full, trainer.save):
+        trainer.train(4, 5)
+        position, expected = save()
+        assert server.probe(position) == (position, expected)
+
+
+def test_every_answer_under_load_is_the_model_at_its_position_bit_for_bit(deployment: Deployment) -> None:
+    trainer, server = deployment.trainer, deployment.server
+    position, bits = trainer.save()
+    server.probe(position)
+    expected: dict[str, Bits] = {position: bits}
+    stop = threading.Event()
+
+    def ask(number: int) -> list[tuple[str, int, int]]:
+        probe = number % len(PROBES)
+        seen = []
+        with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as http:
+            while not stop.is_set():
+                answer = http.post("/predict", json=question([PROBES[probe]]))
+                seen.append((answer.headers["X-Model-Version"], probe, bits_of(answer)[0]))
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(ask, number) for number in range(8)]
+        try:
+            for number in range(100):
+                trainer.train(*PROBES[number % len(PROBES)])
+                position, bits = trainer.save()
+                expected[position] = bits
+            server.probe(position)
+        finally:
+            stop.set()
+        seen = [answer for task in asking for answer in task.result()]
+
+    assert {position for position, _, _ in seen} <= expected.keys()
+    assert len({position for position, _, _ in seen}) > 10
+    assert all(bits == expected[position][probe] for position, probe, bits in seen)
+
+
+def test_the_server_follows_a_trainer_that_was_killed_and_started_again(deployment: Deployment) -> None:
+    trainer, server = deployment.trainer, deployment.server
+    position, _ = trainer.save()
+    for _ in range(1000):
+        trainer.begin({"do": "train", "user": 3, "item": 5, "steps": 1})
+        trainer.begin({"do": "save"})
+    wait_until(lambda: server.probe(position)[0] != position, "the server has applied one of these deltas")
+    trainer.kill()
+
+    deployment.start_trainer()
+    start = deployment.trainer.start
+    assert (start["resumed"], server.probe(start["position"])) == (True, (start["position"], start["bits"]))
+    deployment.trainer.train(3, 5)
+    position, expected = deployment.trainer.save()
+
+    assert Position.parse(position).run > 1
+    assert server.probe(position) == (position, expected)
+    assert server.said.count("loading export") == 1
+
+
+def test_a_server_that_was_killed_catches_up_when_it_starts_again(deployment: Deployment) -> None:
+    deployment.server.kill()
+    deployment.trainer.train(3, 5)
+    deployment.trainer.save()
+    deployment.trainer.train(4, 5)
+    position, expected = deployment.trainer.save()
+
+    deployment.server = deployment.start_server()
+    deployment.server.wait_until_ready()
+
+    assert deployment.server.probe(position) == (position, expected)
+    deployment.trainer.train(49, 19)
+    position, expected = deployment.trainer.save()
+    assert deployment.server.probe(position) == (position, expected)
+
+
+def test_one_log_line_for_each_update_tells_every_stage_of_its_lag(deployment: Deployment) -> None:
+    server = deployment.server
+    deployment.trainer.train(0, 0)
+    position, _ = deployment.trainer.save()
+    server.probe(position)
+
+    def line() -> dict[str, object]:
+        records = (json.loads(text) for text in server.said.splitlines() if text.startswith("{"))
+        found = [record for record in records if record.get("position") == position]
+        return next((record for record in found if record["message"] == "update served"), {})
+
+    wait_until(lambda: bool(line()), "the update is in the log")
+    stages = {"committed_to_seen_ms", "verify_ms", "stage_ms", "gate_wait_ms", "apply_ms", "first_served_ms"}
+    assert stages | {"step", "rows", "bytes"} <= line().keys()
+
+
+def test_ids_out_of_range_are_refused_and_nothing_else_happens(deployment: Deployment) -> None:
+    server = deployment.server
+    position, expected = deployment.trainer.save()
+
+    for pair in ((50, 0), (-1, 0), (0, 20)):
+        answer = server.http.post("/predict", json=question([(3, 5), pair]))
+        assert answer.status_code == 400
+        assert "is not in" in answer.json()["error"]
+    assert server.probe(position) == (position, expected)
+
+
+def test_signatures_that_change_the_model_cannot_be_called(deployment: Deployment) -> None:
+    for name in ("restore_full", "restore_incremental", "stage_incremental", "apply_staged", "identity"):
+        body = {"signature_name": name, "inputs": {"prefix": ["/tmp/x"]}}  # noqa: S108 - never opened
+        answer = deployment.server.http.post("/predict", json=body)
+        assert (answer.status_code, "there is no signature" in answer.json()["error"]) == (400, True)
+
+
+def test_signals_let_requests_in_flight_finish_and_end_with_exit_code_0(deployment: Deployment) -> None:
+    server = deployment.server
+    later = {**question([(0, 0)], "999.1"), "wait_ms": 1500}
+    with ThreadPoolExecutor(1) as pool:
+        in_flight = pool.submit(httpx.post, f"{server.url}/predict", json=later, timeout=30, trust_env=False)
+        threading.Event().wait(0.5)
+        code = server.stop(signal.SIGTERM)
+        assert in_flight.result().status_code == 409
+    assert code == 0
+
+    deployment.server = deployment.start_server()
+    assert deployment.server.stop(signal.SIGINT) == 0
+    deployment.server = deployment.start_server()
+    deployment.server.wait_until_ready()

@@ -1,0 +1,85 @@
+"""A model of a few lines in place of a loader: for tests of what the server does before and after the call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hotdelta.chain import Node, Position, SignatureSpec, TensorSpec, VariableSpec
+from hotdelta.errors import NotReadyError, RequestError
+from loader.served import Version
+from loader.status import LoaderStatus, State
+from server.served_model import Array
+
+IDS = TensorSpec("ids", (None, 2), "int64")
+SIGNATURES = {
+    "serving_default": SignatureSpec((IDS,), (TensorSpec("score", (None,), "float32"),)),
+    "two": SignatureSpec(
+        (TensorSpec("user", (None,), "int64"), TensorSpec("weight", (None,), "float32")),
+        (TensorSpec("product", (None,), "float32"), TensorSpec("user", (None,), "int64")),
+    ),
+    "total": SignatureSpec((IDS,), (TensorSpec("sum", (), "int64"),)),
+    "echo": SignatureSpec((TensorSpec("text", (None,), "string"),), (TensorSpec("text", (None,), "string"),)),
+    "broken": SignatureSpec((IDS,), ()),
+}
+
+
+@dataclass
+class FakeModel:
+    """Sums ids; an id from 100 is out of range. Calls wait while `may_answer` is cleared."""
+
+    position: Position | None = field(default=Position(1, 1))
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    may_answer: threading.Event = field(default_factory=threading.Event)
+    is_alive: bool = True
+    is_started: bool = False
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def stop(self) -> None:
+        self.is_started = False
+
+    def status(self) -> LoaderStatus:
+        if self.position is None:
+            return LoaderStatus(State.WAITING, "waiting for an export", is_ready=False)
+        return LoaderStatus(
+            State.FOLLOWING,
+            "",
+            is_ready=True,
+            model_name="fake",
+            export_version=1,
+            signatures=SIGNATURES,
+            node=Node(self.position, "0" * 32),
+            step=10,
+            tables=(VariableSpec("items", (100, 4), "float32", is_table=True),),
+        )
+
+    def predict(self, signature: str, feeds: Mapping[str, Array]) -> tuple[Mapping[str, Array], Version]:
+        assert self.may_answer.wait(10)
+        self.calls.append((signature, len(next(iter(feeds.values())))))
+        if self.position is None:
+            raise NotReadyError("no model is served yet")
+        return self._outputs(signature, feeds), Version(self.position, self.position.seq * 10, 1)
+
+    def _outputs(self, signature: str, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        match signature:
+            case "serving_default":
+                if (feeds["ids"] >= 100).any():
+                    raise RequestError("the model refuses this input: an id is not in [0, 100)")
+                return {"score": feeds["ids"].sum(axis=1).astype(np.float32)}
+            case "two":
+                product = (feeds["user"] * feeds["weight"]).astype(np.float32)
+                return {"product": product, "user": feeds["user"]}
+            case "total":
+                return {"sum": np.asarray(feeds["ids"].sum())}
+            case "echo":
+                return {"text": feeds["text"]}
+            case _:
+                raise ZeroDivisionError("a fault that nobody translated")

@@ -1,0 +1,169 @@
+"""The routes in front of a fake model; real models answer in tests/end_to_end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from hotdelta.chain import Position
+from server.app import create_app
+from server.position_wait import PositionWait
+from server.settings import Settings
+from tests.server.fake_model import FakeModel
+
+Serve = Callable[..., TestClient]
+
+
+@pytest.fixture
+def model() -> FakeModel:
+    return FakeModel()
+
+
+@pytest.fixture
+def serve(model: FakeModel) -> Iterator[Serve]:
+    clients = []
+
+    def start(**options: Any) -> TestClient:
+        settings = Settings(Path("export"), Path("run"), **options)
+        client = TestClient(create_app(settings, model), raise_server_exceptions=False)
+        clients.append(client.__enter__())
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+def test_a_prediction_carries_its_version_in_body_and_header(serve: Serve) -> None:
+    answer = serve().post("/predict", json={"inputs": {"ids": [[1, 2], [3, 4]]}})
+
+    assert answer.json() == {"outputs": {"score": [3.0, 7.0]}, "version": {"position": "1.1", "step": 10}}
+    assert answer.headers["X-Model-Version"] == "1.1"
+    assert answer.headers["Content-Type"] == "application/json"
+
+
+def test_rows_are_answered_with_predictions(serve: Serve) -> None:
+    assert serve().post("/predict", json={"instances": [[1, 2]]}).json()["predictions"] == [3.0]
+
+
+@pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", "", None])
+def test_the_content_type_does_not_matter(serve: Serve, content_type: str | None) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+
+    assert serve().post("/predict", content=b'{"instances": [[1, 2]]}', headers=headers).status_code == 200
+
+
+def test_an_id_out_of_range_is_the_fault_of_the_request(serve: Serve) -> None:
+    answer = serve().post("/predict", json={"instances": [[1, 100]]})
+
+    assert answer.status_code == 400
+    assert "not in [0, 100)" in answer.json()["error"]
+
+
+def test_a_fault_of_the_model_is_a_500_that_says_so(serve: Serve) -> None:
+    answer = serve().post("/predict", json={"signature_name": "broken", "instances": [[1, 2]]})
+
+    assert answer.status_code == 500
+    assert "the prediction failed" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("has_length", [True, False])
+def test_a_body_that_is_too_large_is_refused_whether_it_tells_its_size_or_not(
+    serve: Serve, has_length: bool
+) -> None:
+    body = b" " * 5000
+    content = body if has_length else iter([body[:2500], body[2500:]])
+
+    assert serve(max_body_bytes=4096).post("/predict", content=content).status_code == 413
+
+
+def test_before_a_model_is_served_nothing_is_ready_but_everything_answers(
+    serve: Serve, model: FakeModel
+) -> None:
+    model.position = None
+    client = serve()
+
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/model/version").json()["position"] is None
+    assert client.get("/readyz").json()["reason"] == "waiting for an export"
+    for answer in (client.get("/readyz"), client.post("/predict", json={"instances": [[1, 2]]})):
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    model.position = Position(1, 1)
+    assert client.get("/readyz").status_code == 200
+
+
+def test_a_dead_updater_is_not_healthy(serve: Serve, model: FakeModel) -> None:
+    model.is_alive = False
+
+    assert serve().get("/healthz").status_code == 500
+
+
+def test_a_position_that_is_not_served_yet_is_a_conflict(serve: Serve) -> None:
+    client = serve()
+    question = {"instances": [[1, 2]], "min_position": "1.2", "wait_ms": 20}
+
+    answer = client.post("/predict", json=question)
+
+    assert (answer.status_code, answer.json()["position"], answer.headers["X-Model-Version"]) == (
+        409,
+        "1.1",
+        "1.1",
+    )
+    assert client.post("/predict", json={"instances": [[1, 2]], "min_position": "1.1"}).status_code == 200
+
+
+def test_those_who_wait_for_a_position_go_on_when_it_is_served() -> None:
+    async def scenario() -> None:
+        live = Position(1, 1)
+        wait = PositionWait(lambda: live)
+        waiting = [asyncio.create_task(wait.until(Position(1, seq), 10)) for seq in (1, 2, 3)]
+        too_long = asyncio.create_task(wait.until(Position(2, 1), 0.05))
+        await asyncio.sleep(0.02)
+        assert [task.done() for task in waiting] == [True, False, False]
+        live = Position(1, 3)
+        assert await asyncio.gather(*waiting) == [True, True, True]
+        assert not await too_long
+
+    asyncio.run(scenario())
+
+
+def test_paths_and_methods_that_do_not_exist_are_errors_in_json(serve: Serve) -> None:
+    client = serve()
+
+    assert client.get("/nothing").status_code == 404
+    assert client.get("/predict").status_code == 405
+    assert "GET / lists the routes" in client.get("/predict").json()["error"]
+
+
+def test_the_root_lists_the_routes_and_openapi_describes_them(serve: Serve) -> None:
+    client = serve()
+    listed = {route.split(" ")[1] for route in client.get("/").json()["routes"]}
+    described = client.get("/openapi.json").json()["paths"]
+
+    assert set(described) <= {*listed, "/"}
+    assert "requestBody" in described["/predict"]["post"]
+    for path in listed - {"/predict"}:
+        assert client.get(path).status_code == 200
+
+
+def test_the_application_starts_the_loader_and_stops_it(serve: Serve, model: FakeModel) -> None:
+    app = create_app(Settings(Path("export"), Path("run")), model)
+    states = [model.is_started]
+
+    with TestClient(app):
+        states.append(model.is_started)
+    states.append(model.is_started)
+
+    assert states == [False, True, False]
+
+
+def test_the_version_document_tells_tables_with_rows_and_dimensions(serve: Serve) -> None:
+    document = serve().get("/model/version").json()
+
+    assert document["tables"] == [{"key": "items", "rows": 100, "dimensions": [4], "dtype": "float32"}]
+    assert (document["model_name"], document["update_state"]) == ("fake", "following")

@@ -1,0 +1,83 @@
+"""The command before TensorFlow is imported; served models are in tests/end_to_end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DIRECTORIES = ["--export-dir", "export", "--checkpoint-dir", "run"]
+
+
+def server(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "server.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **variables},
+    )
+
+
+def test_help_teaches_every_flag_and_its_variable() -> None:
+    shown = server("--help")
+
+    assert shown.returncode == 0
+    for text in ("--checkpoint-dir", "HOTDELTA_MAX_BATCH_SIZE", "curl -d", "Exit codes"):
+        assert text in shown.stdout
+
+
+def test_a_port_that_is_taken_is_said_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        refused = server(*DIRECTORIES, "--port", str(port))
+
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        f"server: cannot listen on 127.0.0.1 port {port}: Address already in use. "
+        "give another --port (0 chooses a free one), or stop what uses it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, variables, problem",
+    [
+        ([], {}, "--export-dir is missing"),
+        ([*DIRECTORIES, "--port", "99999"], {}, "--port is 99999"),
+        ([*DIRECTORIES, "--port", "http"], {}, "not a whole number"),
+        (DIRECTORIES, {"HOTDELTA_MAX_QUEUE": "0"}, "--max-queue is 0"),
+        ([*DIRECTORIES, "--export-dir", __file__], {}, "which is not a directory"),
+    ],
+)
+def test_wrong_usage_is_refused_with_exit_code_2(
+    arguments: list[str], variables: dict[str, str], problem: str
+) -> None:
+    refused = server(*arguments, **variables)
+
+    assert refused.returncode == 2
+    assert problem in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_host_that_is_not_here_is_refused() -> None:
+    refused = server(*DIRECTORIES, "--host", "192.0.2.1", "--port", "0")
+
+    assert refused.returncode == 1
+    assert "cannot listen on 192.0.2.1" in refused.stderr
+
+
+def test_importing_the_application_starts_nothing_and_needs_no_tensorflow(tmp_path: Path) -> None:
+    code = (
+        "import sys, threading, server.app, server.cli, server.listening; "
+        "assert 'tensorflow' not in sys.modules; assert threading.active_count() == 1"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hotdelta.errors import ConfigurationError
+from server.settings import Settings, read_settings
+
+DIRECTORIES = {"export_dir": Path("export"), "checkpoint_dir": Path("run")}
+
+
+def test_flags_win_over_the_environment_and_that_over_defaults() -> None:
+    environment = {"HOTDELTA_PORT": "1", "HOTDELTA_MAX_QUEUE": "7", "HOTDELTA_POLLING_ONLY": "true"}
+
+    settings = read_settings({**DIRECTORIES, "port": 2}, environment)
+
+    assert (settings.port, settings.max_queue, settings.polling_only) == (2, 7, True)
+    assert settings.host == "127.0.0.1"
+
+
+def test_directories_may_come_from_the_environment() -> None:
+    settings = read_settings({}, {"HOTDELTA_EXPORT_DIR": "a", "HOTDELTA_CHECKPOINT_DIR": "b"})
+
+    assert (settings.export_dir, settings.checkpoint_dir) == (Path("a"), Path("b"))
+
+
+def test_a_missing_directory_names_flag_and_variable() -> None:
+    with pytest.raises(ConfigurationError, match=r"--checkpoint-dir is missing.*HOTDELTA_CHECKPOINT_DIR"):
+        read_settings({"export_dir": Path("export")}, {})
+
+
+@pytest.mark.parametrize(
+    "variable, text, problem",
+    [
+        ("HOTDELTA_PORT", "70000", "--port is 70000. give a number from 0 to 65535"),
+        ("HOTDELTA_PORT", "http", "--port is 'http', which is not a whole number"),
+        ("HOTDELTA_MAX_BATCH_SIZE", "0", "--max-batch-size is 0"),
+        ("HOTDELTA_REQUEST_TIMEOUT_SECONDS", "nan", "--request-timeout-seconds is nan"),
+        ("HOTDELTA_POLLING_ONLY", "maybe", "write true or false"),
+        ("HOTDELTA_LOG_FORMAT", "xml", "write text or json"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused(variable: str, text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read_settings(DIRECTORIES, {variable: text})
+
+    assert problem in str(raised.value)
+
+
+def test_a_file_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    with pytest.raises(ConfigurationError, match="not a directory"):
+        read_settings({**DIRECTORIES, "export_dir": file}, {})
+
+
+def test_every_setting_is_documented_and_every_number_is_bounded() -> None:
+    for setting in fields(Settings):
+        assert setting.metadata["help"]
+        assert setting.type not in ("int", "float") or setting.metadata["bounds"] is not None
