@@ -9,6 +9,9 @@ BIN := .venv/bin
 SOURCES := hotdelta exporter loader server tests benchmarks examples scripts
 BENCHMARKS = $(filter-out __init__ _%,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
+# A file of tests keeps to one process, because its fixtures are expensive. PARALLEL= runs them in one.
+PARALLEL ?= -n 2 --dist loadfile
+
 # Debian packages that the tests need beside Python, for example chromium.
 DEBIAN_PACKAGES :=
 
@@ -33,7 +36,7 @@ demo: setup ## train, export and serve on this machine, and watch the lag (DEMO_
 
 .PHONY: test
 test: setup packages ## run the tests; ARGS="tests/chain -k hole" for some of them
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" $(PARALLEL) $(ARGS)
 
 .PHONY: check
 check: setup ## format, lint, types, import rules
