@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError, DamagedError
 from hotdelta.logs import event
+from hotdelta.train.serving_files import publish_directory
 from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.serving_trace import describe_signature
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +89,34 @@ def _export(find: Callable[[], Source], export_dir: Path, options: ExportOptions
 
 
 def export_source(source: Source, export_dir: Path, options: ExportOptions) -> Path:
-    schema = source.schema
-    if options.save_incr_model and not schema.tables:
-        raise _nothing_incremental(source)
-    refuse_whole_table_reads(source.module, schema, allowed=options.allow_whole_table_reads)
+    _require_exportable(source, options)
     with new_version(export_dir, options.version) as (temporary, target):
         event(logger, logging.INFO, "exporting", source=source.description, version=target.name)
         with _quiet_tensorflow():
             _write(source, temporary, options, default_name=export_dir.resolve().name)
     event(logger, logging.INFO, "exported", path=target)
     return target
+
+
+def export_source_to(source: Source, target: Path, options: ExportOptions) -> Path:
+    """To exactly this directory, for callers that choose its name themselves. It must not exist, or be empty."""
+    _require_exportable(source, options)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".tmp-export-{target.name}")
+    try:
+        with _quiet_tensorflow():
+            _write(source, temporary, options, default_name=target.resolve().parent.name)
+        publish_directory(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    event(logger, logging.INFO, "exported", path=target)
+    return target
+
+
+def _require_exportable(source: Source, options: ExportOptions) -> None:
+    if options.save_incr_model and not source.schema.tables:
+        raise _nothing_incremental(source)
+    refuse_whole_table_reads(source.module, source.schema, allowed=options.allow_whole_table_reads)
 
 
 def _write(source: Source, directory: Path, options: ExportOptions, *, default_name: str) -> None:
@@ -108,7 +129,7 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
     metadata = ExportMetadata(
         model_name=options.model_name or default_name,
         schema=source.schema,
-        signatures=tuple(source.module.signatures),
+        signatures={name: describe_signature(each) for name, each in source.module.signatures.items()},
         is_incremental=options.save_incr_model,
         exported=source.exported,
     )

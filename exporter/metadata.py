@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotdelta import signatures as contract
 from hotdelta.chain.manifest import Manifest
-from hotdelta.chain.schema import Schema
+from hotdelta.chain.schema import Schema, SignatureSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class ExportMetadata:
 
     model_name: str
     schema: Schema
-    signatures: tuple[str, ...]
+    signatures: Mapping[str, SignatureSpec]
     is_incremental: bool
     exported: Manifest | None
 
@@ -35,6 +36,8 @@ class ExportMetadata:
             "state_id": exported.state_id if exported else None,
             "step": exported.step if exported else None,
             "signatures": sorted(self.signatures),
+            # Beside the schema: one that a trainer wrote without knowing the serving graph has no signatures.
+            "served": json.loads(Schema((), self.signatures, {}).to_json()),
             "schema_digest": self.schema.digest,
             "schema": json.loads(self.schema.to_json()),
         }

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hotdelta.chain import Kind, Listing, Manifest, Scanner, plan, verify
-from hotdelta.errors import ConfigurationError, DamagedError, HotdeltaError
+from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HotdeltaError
+from hotdelta.io.contents import describe_directory
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
@@ -19,6 +20,9 @@ _EPILOG = """\
 examples:
   # what a trainer has committed: newest last, one line for each full and delta
   hotdelta chain run
+
+  # which variables are saved, and what each is for
+  hotdelta describe run
 
   # is every file what its manifest says, and can a server get to the newest position?
   hotdelta verify run
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hotdelta: {error}", file=sys.stderr)
         return EXIT_USAGE
     try:
-        return _show_chain(listing) if options.command == "chain" else _verify(options.directory, listing)
+        return _COMMANDS[options.command](options.directory, listing)
     except BrokenPipeError:
         # `hotdelta chain run | head`: nobody reads on. Python would complain once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -62,7 +66,16 @@ def _scan(directory: Path) -> Listing:
     return listing
 
 
-def _show_chain(listing: Listing) -> int:
+def _describe(directory: Path, listing: Listing) -> int:
+    try:
+        print(describe_directory(directory, listing))
+    except ChainError as error:
+        print(f"damaged: {error}", file=sys.stderr)
+        return EXIT_DAMAGED
+    return 0
+
+
+def _show_chain(_directory: Path, listing: Listing) -> int:
     now = time.time()
     print(format_table([_COLUMNS, *(_row(manifest, now) for manifest in listing.manifests)]))
     fulls = sum(manifest.kind is Kind.FULL for manifest in listing.manifests)
@@ -118,6 +131,9 @@ def _verify(directory: Path, listing: Listing) -> int:
     return EXIT_DAMAGED if problems or way.target is None else 0
 
 
+_COMMANDS = {"chain": _show_chain, "describe": _describe, "verify": _verify}
+
+
 def format_table(rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they need to be; the first two to the left, numbers to the right."""
     rows = list(rows)
@@ -159,6 +175,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text in (
         ("chain", "list every full and delta: kind, position, parent, step, rows, bytes, age"),
+        (
+            "describe",
+            "list the variables at the newest position: class (parameter, persistable), shape, dtype, bytes",
+        ),
         ("verify", "check the digest of every file, and whether the newest position can be reached"),
     ):
         command = commands.add_parser(

@@ -19,6 +19,7 @@ from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
 from hotdelta.keras.termination import TerminationSignal
 from hotdelta.logs import event
+from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
@@ -39,7 +40,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def __init__(
         self,
-        checkpoint_dir: str | Path,
+        checkpoint_dir: str | Path | CheckpointConfig,
         save_secs: float | None = 600,
         save_incremental_secs: float | None = 5,
         *,
@@ -58,13 +59,14 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     ) -> None:
         """Saves when any one of the given amounts has passed; None switches one off.
 
+        `checkpoint_dir`: a directory; or a CheckpointConfig, which says when to save and what to keep as well.
         `tables`: variables (or their keys) that deltas should carry row by row, beside the embedding layers.
         `tracking`: "touched" or "changed" by table key, where the choice of hotdelta is not wanted.
         `signatures`: what to serve, for a model whose inputs Keras does not know. `serving_graph=False`: leave none.
         `scrub_saves`: every row is checked once within so many deltas for writes that nothing recorded; 0 is never.
         """
         super().__init__()
-        self._options = WriterOptions(
+        options = WriterOptions(
             full=SaveEvery(seconds=save_secs, steps=save_steps, epochs=save_epochs),
             delta=SaveEvery(
                 seconds=save_incremental_secs,
@@ -75,7 +77,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
         )
-        self.checkpoint_dir = Path(checkpoint_dir)
+        self.checkpoint_dir, self._options = settle(checkpoint_dir, options)
         self._binding_options = BindingOptions(tuple(tables), tracking, signatures, serving_graph)
         self._is_resuming = resume
         self._registered: list[tuple[str, Callable[[], Any], Callable[[Any], None] | None]] = []
@@ -195,6 +197,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._last_batch = -1
+        self._started.begin_epoch(epoch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._prove_recording()

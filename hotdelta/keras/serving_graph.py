@@ -80,16 +80,16 @@ def _trace(model: keras.Model, name: str, wish: Any) -> Any:
 
 
 def _trace_call(model: keras.Model, inputs: ModelInputs) -> tuple[Any, SeenInputs]:
-    output_names = _output_names(model)
+    names = output_names(model)
 
     def call(tensors: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
-        return name_outputs(model(*inputs.pack(tensors), training=False), output_names)
+        return name_outputs(model(*inputs.pack(tensors), training=False), names)
 
     with gathering_rows() as seen:
         return trace_signature(call, inputs.specs), seen
 
 
-def _output_names(model: keras.Model) -> list[str]:
+def output_names(model: keras.Model) -> list[str]:
     """The names of the output layers, without the numbers that Keras appends to names it makes up."""
     if isinstance(model, keras.Sequential):
         layers = list(model.layers[-1:])

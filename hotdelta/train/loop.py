@@ -16,6 +16,7 @@ from hotdelta.chain.position import Position
 from hotdelta.chain.scan import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.assembly import assemble, choose_recorders, find_table_keys
+from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.module_keys import module_keys, module_resources
 from hotdelta.train.optimizer_slots import (
     KeyedVariable,
@@ -41,7 +42,7 @@ class DeltaWriter:
 
     def __init__(
         self,
-        checkpoint_dir: str | Path,
+        checkpoint_dir: str | Path | CheckpointConfig,
         model: tf.Module | Mapping[str, tf.Variable],
         *,
         tables: Iterable[str | tf.Variable] = (),
@@ -54,11 +55,13 @@ class DeltaWriter:
     ) -> None:
         """Takes the directory and resumes at once; `resumed` says where.
 
+        `checkpoint_dir`: a directory, with `options` for when to save; or a CheckpointConfig, which says both.
         `model`: its variables are keyed by attribute path, or by the given names. `tables`: those of which deltas
         carry rows. `optimizer`: a Keras optimizer, already built; one of hotdelta.keras records the rows it writes.
         Without one, give the `slots` of each table by table key, and tell the rows with `touch` (tracking "touched").
         `signatures`: tf.functions with an input_signature, for serving.
         """
+        run_dir, options = settle(checkpoint_dir, options or WriterOptions())
         keyed = _keyed_variables(model)
         key_of = {id(item.variable): item.key for item in keyed}
         table_keys = find_table_keys(tables, key_of)
@@ -81,9 +84,7 @@ class DeltaWriter:
             for table in variables.tables:
                 if table.key in recorders.touched:
                     self._optimizer.record_rows(table.values.variable, recorders.touched[table.key])
-        self._trainer = ChainTrainer(
-            Path(checkpoint_dir), options=options or WriterOptions(), publish=publish
-        )
+        self._trainer = ChainTrainer(run_dir, options=options, publish=publish)
         self.resumed: Resumed | None = self._trainer.start(
             variables, touched=recorders.touched, demanded=recorders.demanded, is_resuming=resume
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hotdelta.train.schedule import Progress, SaveEvery
+from hotdelta.train.schedule import Progress, SavePolicy
+from hotdelta.train.trainer_state import TrainerState
 
 COUNT_SECONDS = 0.25
 
@@ -12,9 +13,17 @@ COUNT_SECONDS = 0.25
 class SaveClock:
     """Measures what has passed since the last save and asks the policy. Counting rows is costly, so it is rare."""
 
-    def __init__(self, policy: SaveEvery, clock: Callable[[], float], count_rows: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        policy: SavePolicy,
+        clock: Callable[[], float],
+        count_rows: Callable[[], int],
+        find_place: Callable[[], TrainerState],
+    ) -> None:
+        """`find_place`: in which epoch, and at which step of it, training is now."""
         self._policy = policy
         self._clock = clock
+        self._find_place = find_place
         self._count_rows = count_rows
         self.restart()
 
@@ -30,4 +39,7 @@ class SaveClock:
         now = self._clock()
         if self._policy.touched_rows is not None and now - self._counted_at >= COUNT_SECONDS:
             self._rows, self._counted_at = self._count_rows(), now
-        return self._policy.is_due(Progress(now - self._at, self._steps, self._epochs, self._rows))
+        place = self._find_place()
+        return self._policy.is_due(
+            Progress(now - self._at, self._steps, self._epochs, self._rows, place.epoch, place.step_in_epoch)
+        )

@@ -9,12 +9,14 @@ from hotdelta.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far training has come since the last save of a kind."""
+    """How far training has come since the last save of a kind, and where it is: `step_in_epoch` steps of `epoch`."""
 
     seconds: float
     steps: int
     epochs: int
     touched_rows: int
+    epoch: int = 0
+    step_in_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +44,34 @@ class SaveEvery:
             (self.touched_rows, progress.touched_rows),
         )
         return any(limit is not None and passed >= limit for limit, passed in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveAtSteps:
+    """A save is due at every `step_interval`-th step of every `epoch_interval`-th epoch, or when `seconds` have passed.
+
+    Epochs and steps are counted from 0, as Fluid does: every epoch that counts begins with a save, after its first
+    step, however short it is.
+    """
+
+    epoch_interval: int
+    step_interval: int
+    seconds: float | None = None
+
+    @property
+    def touched_rows(self) -> None:
+        """Rows are never counted for it."""
+
+    def is_due(self, progress: Progress) -> bool:
+        if self.seconds is not None and progress.seconds >= self.seconds:
+            return True
+        if progress.epoch % self.epoch_interval:
+            return False
+        last_save = max(0, progress.step_in_epoch - progress.steps)
+        return self._saves_within(progress.step_in_epoch) > self._saves_within(last_save)
+
+    def _saves_within(self, steps: int) -> int:
+        return -(-steps // self.step_interval)
+
+
+SavePolicy = SaveEvery | SaveAtSteps

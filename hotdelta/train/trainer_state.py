@@ -26,6 +26,9 @@ class TrainerState:
     def after_steps(self, steps: int) -> TrainerState:
         return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
 
+    def in_epoch(self, epoch: int) -> TrainerState:
+        return self if epoch == self.epoch else replace(self, epoch=epoch, step_in_epoch=0)
+
     def after_epoch(self, epoch: int) -> TrainerState:
         return replace(self, epoch=epoch + 1, step_in_epoch=0)
 

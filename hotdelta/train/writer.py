@@ -62,8 +62,8 @@ class ChainTrainer:
         self._last_state = b""
         self._is_full_wanted = False
         self._watermark: float | None = None
-        self._delta_clock = SaveClock(options.delta, clock, self._count_touched_rows)
-        self._full_clock = SaveClock(options.full, clock, self._count_touched_rows)
+        self._delta_clock = SaveClock(options.delta, clock, self._count_touched_rows, self._find_place)
+        self._full_clock = SaveClock(options.full, clock, self._count_touched_rows, self._find_place)
 
     @property
     def trackers(self) -> Trackers:
@@ -72,6 +72,9 @@ class ChainTrainer:
                 "the writer has not been started", hint="call start() before the first step"
             )
         return self._trackers
+
+    def _find_place(self) -> TrainerState:
+        return self.progress
 
     def _count_touched_rows(self) -> int:
         return self.trackers.touched_rows()
@@ -185,6 +188,10 @@ class ChainTrainer:
         self._delta_clock.add(steps=steps)
         self._full_clock.add(steps=steps)
         self.save_if_due()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell which epoch begins, when that may not be the one after the last: a second fit starts again at 0."""
+        self.progress = self.progress.in_epoch(epoch)
 
     def end_epoch(self, epoch: int) -> None:
         """Tell that the `epoch`-th epoch, counted from 0, is over."""

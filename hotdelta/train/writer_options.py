@@ -8,15 +8,15 @@ from typing import Any
 
 from hotdelta.chain.position import Position
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.schedule import SaveEvery
+from hotdelta.train.schedule import SaveEvery, SavePolicy
 
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
     """When to save and what to keep. `scrub_saves`: every row is checked once within so many deltas; 0 is never."""
 
-    full: SaveEvery = SaveEvery(seconds=600)
-    delta: SaveEvery = SaveEvery(seconds=5)
+    full: SavePolicy = SaveEvery(seconds=600)
+    delta: SavePolicy = SaveEvery(seconds=5)
     keep_fulls: int = 5
     scrub_saves: int = 128
 
