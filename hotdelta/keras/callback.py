@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import keras
@@ -17,10 +18,10 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
-from hotdelta.keras.termination import TerminationSignal
 from hotdelta.logs import event
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.schedule import SaveEvery
+from hotdelta.train.termination import TerminationSignal
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
@@ -174,7 +175,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def __enter__(self) -> Self:
         self._is_entered = True
-        self._signals.start(only_in_fit=False)
+        self._signals.start()
         return self
 
     def __exit__(
@@ -192,7 +193,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach(self.model)
-        self._signals.start(only_in_fit=True)
+        self._signals.start(_is_in_fit)
         self.model.train_function = self._guarded(self.model.train_function)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -334,6 +335,14 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             self._signals.stop()
             # Whoever handled the signal before us may let training go on.
             self._signals.pass_on_received()
+
+
+def _is_in_fit(frame: FrameType | None) -> bool:
+    """When an exception of another callback ended fit, nothing told us that training is over."""
+    fit = inspect.unwrap(keras.Model.fit).__code__
+    while frame is not None and frame.f_code is not fit:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _call_after(callback: keras.callbacks.Callback, method: str, action: Callable[[], None]) -> None:

@@ -28,6 +28,7 @@ from hotdelta.train.optimizer_slots import (
 )
 from hotdelta.train.serving_files import save_serving_graph
 from hotdelta.train.serving_module import trace_module
+from hotdelta.train.termination import TerminationSignal
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
@@ -78,6 +79,7 @@ class DeltaWriter:
             can_be_told=optimizer is None,
         )
         self._touched = recorders.touched
+        self._signals = TerminationSignal()
         self._optimizer = innermost(optimizer) if can_record_rows(optimizer) else None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         if self._optimizer is not None:
@@ -113,6 +115,11 @@ class DeltaWriter:
         """Tell that training steps were made; saves when one is due."""
         self._prove_recording()
         self._trainer.step(steps)
+        if self._signals.is_received:
+            self._trainer.finish()
+            self._signals.stop()
+            # Whoever handled the signal before us may let training go on.
+            self._signals.pass_on_received()
 
     def end_epoch(self, epoch: int) -> None:
         self._trainer.end_epoch(epoch)
@@ -143,12 +150,18 @@ class DeltaWriter:
             self._trainer.close()
 
     def __enter__(self) -> Self:
+        """Inside the block SIGTERM is kept until the step that it interrupts is saved."""
+        self._signals.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        finally:
+            self._signals.stop()
+        self._signals.pass_on_received()
 
     def _prove_recording(self) -> None:
         if self._optimizer is None:

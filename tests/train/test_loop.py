@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from hotdelta.chain.position import Position
+from hotdelta.chain.scan import Scanner
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
 from tests.chain_replay import Values, replay, values_of
@@ -129,3 +131,22 @@ def test_what_cannot_work_is_refused_before_the_directory_is_touched(tmp_path: P
 def _built(optimizer: Any, *variables: tf.Variable) -> Any:
     optimizer.build(list(variables))
     return optimizer
+
+
+def test_sigterm_in_the_with_form_is_passed_on_after_the_step_is_saved(tmp_path: Path) -> None:
+    ranker, passed_on = Ranker(), []
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: passed_on.append(len(committed(tmp_path))))
+    try:
+        with DeltaWriter(tmp_path, ranker, options=BY_HAND) as writer:
+            signal.raise_signal(signal.SIGTERM)
+            assert passed_on == []
+            ranker.scale.assign(7.0)
+            writer.step()
+            assert passed_on == [2]
+            assert replay(tmp_path, committed(tmp_path)[-1], ["scale"]) == values_of({"scale": ranker.scale})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def committed(run_dir: Path) -> list[Position]:
+    return [manifest.position for manifest in Scanner(run_dir).scan().manifests]

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import keras
-
 
 class TerminationSignal:
-    """Turns SIGTERM into a flag while training runs, so that the last steps are saved; then lets it take effect.
-
-    When an exception of another callback ended fit, nothing told us that training is over: then the signal takes
-    effect at once.
-    """
+    """Turns SIGTERM into a flag while training runs, so that the last steps are saved; then lets it take effect."""
 
     def __init__(self) -> None:
         self.is_received = False
         self._previous: Any = None
         self._is_installed = False
-        self._only_in_fit = False
+        self._is_training: Callable[[FrameType | None], bool] | None = None
 
-    def start(self, *, only_in_fit: bool) -> None:
+    def start(self, is_training: Callable[[FrameType | None], bool] | None = None) -> None:
+        """`is_training` tells from the frame that was interrupted whether anybody will look at the flag.
+
+        When it says no, the signal takes effect at once.
+        """
         if not self._is_installed and threading.current_thread() is threading.main_thread():
-            self._only_in_fit = only_in_fit
+            self._is_training = is_training
             self._previous = signal.signal(signal.SIGTERM, self._receive)
             self._is_installed = True
 
@@ -43,13 +41,6 @@ class TerminationSignal:
 
     def _receive(self, _number: int, frame: FrameType | None) -> None:
         self.is_received = True
-        if self._only_in_fit and not _is_in_fit(frame):
+        if self._is_training is not None and not self._is_training(frame):
             self.stop()
             self.pass_on_received()
-
-
-def _is_in_fit(frame: FrameType | None) -> bool:
-    fit = inspect.unwrap(keras.Model.fit).__code__
-    while frame is not None and frame.f_code is not fit:
-        frame = frame.f_back
-    return frame is not None
