@@ -146,8 +146,9 @@ class Demo:
 
 def main() -> int:
     limit = float(os.environ.get("DEMO_SECONDS") or "inf")
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    # SIGINT too: a shell that starts us in the background has it ignored, and Python then leaves it so.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     try:
         with tempfile.TemporaryDirectory(prefix="hotdelta-demo-") as name:
             directory = Path(name)

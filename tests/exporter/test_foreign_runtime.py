@@ -8,17 +8,21 @@ from pathlib import Path
 
 from tests.exporter.bundles import delta_tensors, full_tensors
 
-SCRIPT = """
+SCRIPT = '''
 import sys
+
+
+class Refuse:
+    """An environment in which the project is installed has it on its path all the same."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("hotdelta", "exporter", "loader", "server"):
+            raise ImportError(f"{name} must not be needed")
+
+
+sys.meta_path.insert(0, Refuse())
 import numpy as np
 import tensorflow as tf
-
-for name in ("hotdelta", "exporter", "loader", "blake3x"):
-    try:
-        __import__(name)
-    except ImportError:
-        continue
-    raise SystemExit(f"{name} can be imported")
 
 export, full, delta, expected = sys.argv[1:5]
 expected = float(expected)
@@ -46,7 +50,7 @@ with tf.compat.v1.Session(graph=tf.Graph()) as session:
     found = call("serving_default", user=[3], item=[7])["score"]
     assert abs(found[0] - expected) < 1e-5 and found != before, (found, before, expected)
 print("both saw the new rows")
-"""
+'''
 
 
 def test_plain_tensorflow_applies_a_delta_eagerly_and_in_a_session(
