@@ -11,14 +11,17 @@ COUNT_SECONDS = 0.25
 
 
 class SaveClock:
-    """Measures what has passed since the last save and asks the policy. Counting rows is costly, so it is rare."""
+    """Measures what has passed since the last save and asks the policy. Counting rows is costly, so it is rare.
+
+    What is due stays due until `restart`: a save that has to wait for another one is made up for.
+    """
 
     def __init__(
         self,
         policy: SavePolicy,
         clock: Callable[[], float],
         count_rows: Callable[[], int],
-        find_place: Callable[[], TrainerState],
+        find_place: Callable[[], TrainerState] = TrainerState,
     ) -> None:
         """`find_place`: in which epoch, and at which step of it, training is now."""
         self._policy = policy
@@ -30,6 +33,7 @@ class SaveClock:
     def restart(self) -> None:
         self._at = self._counted_at = self._clock()
         self._steps = self._epochs = self._rows = 0
+        self._is_due = False
 
     def add(self, *, steps: int = 0, epochs: int = 0) -> None:
         self._steps += steps
@@ -40,6 +44,8 @@ class SaveClock:
         if self._policy.touched_rows is not None and now - self._counted_at >= COUNT_SECONDS:
             self._rows, self._counted_at = self._count_rows(), now
         place = self._find_place()
-        return self._policy.is_due(
-            Progress(now - self._at, self._steps, self._epochs, self._rows, place.epoch, place.step_in_epoch)
+        passed = Progress(
+            now - self._at, self._steps, self._epochs, self._rows, place.epoch, place.step_in_epoch
         )
+        self._is_due = self._is_due or self._policy.is_due(passed)
+        return self._is_due

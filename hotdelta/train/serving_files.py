@@ -1,4 +1,4 @@
-"""The serving graph in the run directory: written once by the trainer, read by the exporter.
+"""The serving graph in the run directory: written by the trainer at its start, read by the exporter.
 
 It is a SavedModel whose checkpoint was left out, so that writing it costs nothing however large the tables are, and
 reading it needs no training script. Values never pass through here.
@@ -23,23 +23,26 @@ _TRAIN_AGAIN = "start the trainer again: it writes a new one"
 
 
 def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -> Path:
-    """Leave graph and schema in `directory`, unless they are there already. O(1) in the size of the tables.
+    """Leave graph and schema in `directory`. O(1) in the size of the tables.
 
-    Appears by one rename: a reader finds the whole graph or none.
+    Appears by one rename: a reader finds the whole graph or none. A graph that is there already gives way: a model whose
+    variables are the same may still compute something else (another activation) than the one of an earlier start.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _save_schema(directory / names.schema_name(schema.digest), schema)
     target = directory / names.serving_graph_name(schema.digest)
-    if target.exists():
-        return target
     temporary = _temporary(target)
+    old = _temporary(target.with_name(f"old-{target.name}"))
     try:
         save_and_return_nodes(
             module.root, str(temporary), signatures=dict(module.signatures), experimental_skip_checkpoint=True
         )
+        if target.exists():
+            Disk().rename(target, old)
         publish_directory(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
     return target
 
 

@@ -335,12 +335,27 @@ def test_the_graph_does_not_grow_with_the_table(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) < 100_000
 
 
-def test_a_graph_that_is_there_is_not_written_again(tmp_path: Path) -> None:
-    module, schema = trace_keras_model(two_towers())
-    path = save_serving_graph(tmp_path, module, schema)
-    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
-    assert save_serving_graph(tmp_path, module, schema) == path
-    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
+def test_a_model_with_the_same_variables_that_computes_something_else_replaces_the_graph(
+    tmp_path: Path,
+) -> None:
+    def dense(activation: str) -> keras.Model:
+        numbers = keras.Input((2,), name="numbers")
+        kernel = {"kernel_initializer": "ones", "bias_initializer": "zeros"}
+        return keras.Model(numbers, layers.Dense(1, activation=activation, name="score", **kernel)(numbers))
+
+    def served(model: keras.Model) -> float:
+        module, schema = trace_keras_model(model)
+        save_serving_graph(tmp_path, module, schema)
+        loaded = load_serving_graph(tmp_path, schema)
+        for variable, value in zip(loaded.variables, module.variables, strict=True):
+            variable.assign(value)
+        return float(
+            loaded.signatures["serving_default"](tf.constant([[-1.0, -2.0]]))["score"].numpy().item()
+        )
+
+    assert served(dense("linear")) == -3.0
+    assert served(dense("relu")) == 0.0
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_missing_or_damaged_graph_says_what_to_do(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""`CheckpointConfig`: where and when to save, as users of PaddlePaddle Fluid say it. One object for every trainer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.schedule import SaveAtSteps, SaveEvery
+from hotdelta.train.writer_options import WriterOptions
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """A directory, when fulls and deltas are due, and how many fulls are kept.
+
+    A full is due at every `step_interval`-th step of every `epoch_interval`-th epoch, both counted from 0; and,
+    apart from that, when `save_secs` have passed since the last. A delta is due when `save_incremental_secs` or
+    `save_incremental_steps` have passed since the last; with neither, only by hand and at the end.
+    """
+
+    checkpoint_dir: str | Path
+    max_num_checkpoints: int = 3
+    epoch_interval: int = 1
+    step_interval: int = 10
+    save_secs: float | None = None
+    save_incremental_secs: float | None = None
+    save_incremental_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        directory: Any = self.checkpoint_dir
+        if not isinstance(directory, str | Path) or not str(directory):
+            raise ConfigurationError(f"checkpoint_dir is {directory!r}", hint="give the path of a directory")
+        for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
+            _check_count(name, getattr(self, name))
+        if self.save_incremental_steps is not None:
+            _check_count("save_incremental_steps", self.save_incremental_steps)
+        for name in ("save_secs", "save_incremental_secs"):
+            _check_seconds(name, getattr(self, name))
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.checkpoint_dir)
+
+    def writer_options(self) -> WriterOptions:
+        return WriterOptions(
+            full=SaveAtSteps(self.epoch_interval, self.step_interval, self.save_secs),
+            delta=SaveEvery(seconds=self.save_incremental_secs, steps=self.save_incremental_steps),
+            keep_fulls=self.max_num_checkpoints,
+        )
+
+
+def settle(checkpoint: str | Path | CheckpointConfig, options: WriterOptions) -> tuple[Path, WriterOptions]:
+    """The directory and when to save. Raises ConfigurationError when a config and other intervals are given."""
+    if not isinstance(checkpoint, CheckpointConfig):
+        return Path(checkpoint), options
+    if replace(options, scrub_saves=WriterOptions().scrub_saves) != WriterOptions():
+        raise ConfigurationError(
+            "when to save is given twice: in the CheckpointConfig and beside it",
+            hint="leave the other intervals and keep_fulls out",
+        )
+    return checkpoint.run_dir, replace(checkpoint.writer_options(), scrub_saves=options.scrub_saves)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name} is {value!r}", hint="give a whole number, at least 1")
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < math.inf):
+        raise ConfigurationError(f"{name} is {value!r}", hint="give seconds above 0, or None for never")
