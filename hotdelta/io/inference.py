@@ -1,0 +1,120 @@
+"""Inference models: the part of a model that maps some inputs to some outputs, saved by the exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from exporter import export_saved_model
+from hotdelta.errors import ConfigurationError
+from hotdelta.io.model_state import is_session
+from hotdelta.io.pruning import pruned_signature
+from hotdelta.train.row_values import Array
+from hotdelta.train.serving_trace import DEFAULT_SIGNATURE
+
+SERVE = "serve"
+
+
+def save_inference_model(
+    dirname: str | Path,
+    feeded_var_names: Sequence[str] | str,
+    target_vars: Any,
+    model: Any,
+    save_incr_model: bool = False,
+) -> Path:
+    """Export what maps the named inputs to the targets, with only the variables that this needs, to `dirname/<n>/`.
+
+    `target_vars`: outputs of a functional Keras model, or of its layers (tensors, or names of outputs or layers); names
+    of outputs of any other Keras model; for a tf.Module, a tf.function with an input_signature; tensors of a Session's
+    graph. `save_incr_model`: the export can be updated by deltas. Returns the path of the version.
+
+    Raises ConfigurationError.
+    """
+    feeds, targets = _as_list(feeded_var_names), _as_list(target_vars)
+    if is_session(model):
+        from hotdelta.io.session_inference import save_session
+
+        version = max(_versions(Path(dirname)), default=0) + 1
+        return save_session(
+            Path(dirname) / str(version), feeds, targets, model, is_incremental=save_incr_model
+        )
+    signature = pruned_signature(model, feeds, targets)
+    signatures = None if signature is None else {DEFAULT_SIGNATURE: signature}
+    return export_saved_model(model, dirname, save_incr_model=save_incr_model, signatures=signatures)
+
+
+class InferenceModel:
+    """A loaded inference model: numpy arrays in, numpy arrays out, from any thread.
+
+    It cannot be trained by accident. It runs in a Session of its own whose graph is finalized, it hands out neither
+    variables nor tensors, and no GradientTape sees it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        graph = tf.Graph()
+        self._session = tf.compat.v1.Session(graph=graph)
+        with graph.as_default():
+            loaded = tf.compat.v1.saved_model.load(self._session, [SERVE], str(path))
+        graph.finalize()
+        signature = loaded.signature_def[DEFAULT_SIGNATURE]
+        self._inputs = {name: info.name for name, info in sorted(signature.inputs.items())}
+        self._outputs = {name: info.name for name, info in sorted(signature.outputs.items())}
+        self._dtypes = {
+            name: tf.as_dtype(info.dtype).as_numpy_dtype for name, info in signature.inputs.items()
+        }
+
+    @property
+    def feed_names(self) -> tuple[str, ...]:
+        return tuple(self._inputs)
+
+    @property
+    def fetch_names(self) -> tuple[str, ...]:
+        return tuple(self._outputs)
+
+    def __call__(self, feed: Mapping[str, Any] | None = None, **named: Any) -> dict[str, Array]:
+        """Give each input by name, in a dictionary or as keyword. Raises ConfigurationError for other names."""
+        values = {**(feed or {}), **named}
+        if set(values) != set(self._inputs):
+            raise ConfigurationError(
+                f"the inputs are {', '.join(self.feed_names)}, and {', '.join(values) or 'nothing'} was given"
+            )
+        feeds = {self._inputs[name]: np.asarray(value, self._dtypes[name]) for name, value in values.items()}
+        found: dict[str, Array] = self._session.run(self._outputs, feeds)
+        return found
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def load_inference_model(dirname: str | Path) -> tuple[InferenceModel, tuple[str, ...], tuple[str, ...]]:
+    """The newest version in a directory that save_inference_model or the exporter wrote, or the given version.
+
+    Returns it with the names of its inputs and outputs. Raises ConfigurationError when there is none.
+    """
+    model = InferenceModel(_newest_version(Path(dirname)))
+    return model, model.feed_names, model.fetch_names
+
+
+def _as_list(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _newest_version(directory: Path) -> Path:
+    if (directory / "saved_model.pb").exists():
+        return directory
+    versions = _versions(directory)
+    if not versions:
+        raise ConfigurationError(
+            f"{directory} holds no inference model", hint="write one with save_inference_model, or exporter"
+        )
+    return directory / str(max(versions))
+
+
+def _versions(directory: Path) -> list[int]:
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    return [int(name) for name in names if name.isascii() and name.isdigit()]

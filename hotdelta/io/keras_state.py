@@ -1,0 +1,64 @@
+"""The variables of a Keras model and of its optimizer, classified; and its serving graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import ConfigurationError
+from hotdelta.io.model_state import HeldVariable, ModelState, hold, hold_optimizer, step_of
+from hotdelta.io.variable_class import VariableClass
+from hotdelta.keras.serving_graph import table_keys, trace_keras_model
+from hotdelta.keras.structure import model_variables
+from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
+from hotdelta.train.serving_module import ServingModule
+
+METRICS = "metrics"
+
+
+def keras_state(model: keras.Model) -> ModelState:
+    if not model.built:
+        raise ConfigurationError(
+            f"model {model.name!r} has no variables yet",
+            hint="build it (model.build(shape), or call it once)",
+        )
+    keyed = model_variables(model)
+    key_of = {id(item.variable): item.key for item in keyed}
+    tables = table_keys(model, key_of)
+    parameters = {id(raw(variable)) for variable in model.trainable_variables}
+    own = [
+        hold(
+            item,
+            VariableClass.PARAMETER if id(item.variable) in parameters else VariableClass.PERSISTABLE,
+            is_own=True,
+            is_table=item.key in tables,
+        )
+        for item in keyed
+    ]
+    optimizer = optimizer_of(model)
+
+    def trace() -> tuple[ServingModule, Schema]:
+        return trace_keras_model(model, keys=key_of, tables=tables)
+
+    return ModelState(
+        f"model {model.name!r}",
+        (*own, *hold_optimizer(optimizer, model.trainable_variables, key_of), *_metrics(model)),
+        step_of(optimizer),
+        trace,
+        optimizer is not None,
+    )
+
+
+def optimizer_of(model: keras.Model) -> Any:
+    """None when the model is not compiled."""
+    return getattr(model, "optimizer", None)
+
+
+def _metrics(model: keras.Model) -> list[HeldVariable]:
+    variables = model.metrics_variables if optimizer_of(model) is not None else []
+    return [
+        hold(KeyedVariable(f"{METRICS}/{name}", raw(variable)), VariableClass.TEMPORARY, is_own=False)
+        for name, variable in numbered(variables)
+    ]

@@ -1,0 +1,52 @@
+"""Loading into a Keras model that is compiled only afterwards: the optimizer's part waits for `compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import keras
+
+from hotdelta.io.fit_check import compare, refuse_misfit
+from hotdelta.io.keras_state import keras_state, optimizer_of
+from hotdelta.io.saved_state import SavedState
+from hotdelta.train.optimizer_slots import OPTIMIZER
+
+
+def find_waiting(model: Any, unknown: Iterable[str]) -> tuple[str, ...]:
+    """Those of the unknown variables that an optimizer will want, once the model is compiled."""
+    if not isinstance(model, keras.Model) or optimizer_of(model) is not None:
+        return ()
+    return tuple(key for key in unknown if key.startswith(f"{OPTIMIZER}/"))
+
+
+def apply_when_compiled(model: keras.Model, saved: SavedState, keys: Collection[str]) -> None:
+    """The next `compile` of this model loads them, or raises ModelMismatchError when they do not fit."""
+    saved.hold()
+    compile_model = type(model).compile
+
+    def compile_and_load(*arguments: Any, **options: Any) -> None:
+        compile_model(model, *arguments, **options)
+        if optimizer_of(model) is not None:
+            _load(model, saved, keys)
+            forget_waiting(model)
+            saved.close()
+
+    # Not through the model's own __setattr__, which tracks what layers hold.
+    object.__setattr__(model, "compile", compile_and_load)
+
+
+def forget_waiting(model: Any) -> None:
+    """What waits, if anything does, is not wanted any more."""
+    if isinstance(model, keras.Model):
+        vars(model).pop("compile", None)
+
+
+def _load(model: keras.Model, saved: SavedState, keys: Collection[str]) -> None:
+    state = keras_state(model)
+    wanted = [held for held in state.variables if not held.is_own and held.info.is_persistable]
+    known = {held.key for held in wanted}
+    fit = compare([held.info for held in wanted], saved.variables, [key for key in keys if key not in known])
+    refuse_misfit(fit, f"the optimizer of {state.description}")
+    for held in wanted:
+        held.write(saved.read(held.key, held.numpy_dtype))

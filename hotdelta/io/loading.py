@@ -1,0 +1,159 @@
+"""Loads variables from a save, or from a trainer's chain, into a model: checks everything, then changes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotdelta.chain.position import Position
+from hotdelta.errors import ChainError, ConfigurationError
+from hotdelta.io.fit_check import Fit, compare, refuse_misfit
+from hotdelta.io.late_optimizer import apply_when_compiled, find_waiting, forget_waiting
+from hotdelta.io.model_state import HeldVariable, ModelState, state_of
+from hotdelta.io.saved_position import list_until, refuse_other_position
+from hotdelta.io.saved_state import SavedState
+from hotdelta.io.selection import Predicate, select
+from hotdelta.logs import event
+from hotdelta.train.resume import find_resume_point
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load did: the keys that it set, those that wait for the model to be compiled, and what did not fit.
+
+    `problems`: what kept it from a newer position. The lines of the other fields name a variable and say why.
+    """
+
+    position: Position
+    step: int
+    loaded: tuple[str, ...]
+    waiting: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    mismatching: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def load_vars(
+    model: Any,
+    dirname: str | Path,
+    variables: Iterable[Any] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+    *,
+    position: Position | str | None = None,
+    strict: bool = True,
+) -> Loaded:
+    """Load the given variables (keys or variables; None: every persistable one) for which `predicate` holds.
+
+    `dirname` is what save_* wrote, or the directory of a trainer: its newest full with the deltas after it, or the
+    given position. Raises ModelMismatchError with a line for each variable that is missing, unexpected or different;
+    then nothing was changed. `strict=False` loads what fits and reports the rest.
+    """
+    state = state_of(model)
+    chosen = select(state, variables, predicate)
+    with ExitStack() as stack:
+        saved, problems = _open(Path(dirname), position, filename)
+        stack.enter_context(saved)
+        unknown = () if variables is not None else _unknown(state, saved, predicate)
+        waiting = find_waiting(model, unknown)
+        unexpected = [key for key in unknown if key not in waiting]
+        fit = compare([held.info for held in chosen], saved.variables, unexpected)
+        if strict:
+            refuse_misfit(fit, state.description)
+        _write(chosen, saved, fit.fitting)
+        if variables is None and predicate is None:
+            forget_waiting(model)
+        if waiting:
+            apply_when_compiled(model, saved, waiting)
+            stack.pop_all()
+    return _report(saved, fit, waiting, problems)
+
+
+def load_params(
+    model: Any,
+    dirname: str | Path,
+    filename: str | None = None,
+    *,
+    position: Position | str | None = None,
+    strict: bool = True,
+) -> Loaded:
+    """Load what is trained, and nothing else: the optimizer and all other state stay as they are."""
+    return load_vars(
+        model,
+        dirname,
+        predicate=lambda info: info.is_parameter,
+        filename=filename,
+        position=position,
+        strict=strict,
+    )
+
+
+def load_persistables(
+    model: Any, dirname: str | Path, position: Position | str | None = None, *, filename: str | None = None
+) -> Loaded:
+    """Load everything, so that training goes on as if it had never stopped.
+
+    A Keras model may be compiled before or after it: what belongs to the optimizer waits for `compile`.
+    """
+    return load_vars(model, dirname, filename=filename, position=position)
+
+
+def _open(
+    directory: Path, position: Position | str | None, filename: str | None
+) -> tuple[SavedState, tuple[ChainError, ...]]:
+    """Verified completely. Without a position, the newest that is not damaged, and why it is not a newer one."""
+    listing = list_until(directory, position=position, filename=filename)
+    point = find_resume_point(directory, listing)
+    if point is None:
+        raise ConfigurationError(f"nothing is saved in {directory}")
+    if position is not None or filename is not None:
+        refuse_other_position(point.newest, listing)
+    for problem in point.problems:
+        event(logger, logging.WARNING, "loading before a damaged link", reason=problem)
+    return SavedState(directory, point.manifests), point.problems
+
+
+def _unknown(state: ModelState, saved: SavedState, predicate: Predicate | None) -> tuple[str, ...]:
+    """What the checkpoint has and the model does not, among what was asked for."""
+    known = state.by_key()
+    return tuple(
+        key
+        for key, info in saved.variables.items()
+        if key not in known and (predicate is None or predicate(info))
+    )
+
+
+def _write(chosen: Iterable[HeldVariable], saved: SavedState, fitting: Collection[str]) -> None:
+    for held in chosen:
+        if held.key in fitting:
+            held.write(saved.read(held.key, held.numpy_dtype))
+
+
+def _report(saved: SavedState, fit: Fit, waiting: tuple[str, ...], problems: Sequence[ChainError]) -> Loaded:
+    newest = saved.newest
+    event(
+        logger,
+        logging.INFO,
+        "loaded",
+        position=newest.position,
+        step=newest.step,
+        variables=len(fit.fitting),
+        left_out=len(fit.problems),
+    )
+    return Loaded(
+        newest.position,
+        newest.step,
+        fit.fitting,
+        waiting,
+        fit.missing,
+        fit.unexpected,
+        fit.mismatching,
+        tuple(str(problem) for problem in problems),
+    )

@@ -1,0 +1,149 @@
+"""A model as io sees it: its variables under keys, each with its class and with ways to read and write its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hotdelta.chain.manifest import TableRecord, Tracking
+from hotdelta.chain.schema import Schema
+from hotdelta.errors import ConfigurationError
+from hotdelta.io.variable_class import VariableClass, VariableInfo
+from hotdelta.train.module_keys import module_keys
+from hotdelta.train.optimizer_slots import KeyedVariable, optimizer_variables, raw
+from hotdelta.train.row_values import Array, read_whole
+from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.variables import refuse_duplicate_keys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldVariable:
+    """One variable of a live model. `is_own`: the model's itself, not its optimizer's. `table`: what manifests say."""
+
+    info: VariableInfo
+    variable: Any
+    is_own: bool
+    numpy_dtype: np.dtype[Any]
+    read: Callable[[], Array]
+    write: Callable[[Array], None]
+    table: TableRecord | None = None
+
+    @property
+    def key(self) -> str:
+        return self.info.key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelState:
+    """Every variable of a model. `trace`: its serving graph, None when it has no signature to trace."""
+
+    description: str
+    variables: tuple[HeldVariable, ...]
+    step: int
+    trace: Callable[[], tuple[ServingModule, Schema] | None]
+    has_optimizer: bool = True
+
+    def __post_init__(self) -> None:
+        refuse_duplicate_keys(held.key for held in self.variables)
+
+    def by_key(self) -> dict[str, HeldVariable]:
+        return {held.key: held for held in self.variables}
+
+    def key_of(self, wanted: Any) -> str | None:
+        """The key of a variable, which is given by key or as the object itself."""
+        if isinstance(wanted, str):
+            return wanted if wanted in self.by_key() else None
+        found = raw(wanted) if hasattr(wanted, "_value") else wanted
+        return next((held.key for held in self.variables if held.variable is found), None)
+
+
+def state_of(model: Any) -> ModelState:
+    """Of a Keras model, a tf.Module, variables by name, or a Session with its graph. Builds the optimizer.
+
+    Raises ConfigurationError for anything else, and for a model that has no variables yet.
+    """
+    import keras
+
+    if isinstance(model, keras.Model):
+        from hotdelta.io.keras_state import keras_state
+
+        return keras_state(model)
+    if isinstance(model, tf.Module):
+        keys = module_keys(model)
+        keyed = sorted((KeyedVariable(keys[id(v)], v) for v in model.variables), key=lambda item: item.key)
+        return _of_variables(keyed, getattr(model, "optimizer", None), f"module {type(model).__name__}")
+    if isinstance(model, Mapping):
+        given = [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
+        return _of_variables(given, None, "the given variables")
+    if is_session(model):
+        from hotdelta.io.session_state import session_state
+
+        return session_state(model)
+    raise ConfigurationError(
+        f"the variables of a {type(model).__name__} are not known",
+        hint="give a Keras model, a tf.Module, a dictionary of variables, or a Session",
+    )
+
+
+def is_session(model: Any) -> bool:
+    """Raises ConfigurationError for a Session in a process that is not in graph mode."""
+    if not (hasattr(model, "graph") and hasattr(model, "run")):
+        return False
+    if tf.__internal__.tf2.enabled():
+        raise ConfigurationError(
+            "the variables of a Session are saved and loaded in graph mode",
+            hint="import hotdelta.compat.v1 before the graph is built",
+        )
+    return True
+
+
+def hold(
+    keyed: KeyedVariable, variable_class: VariableClass, *, is_own: bool, is_table: bool = False
+) -> HeldVariable:
+    """A TensorFlow 2 variable, read and written eagerly."""
+    variable = keyed.variable
+    shape = tuple(int(size) for size in variable.shape)
+    return HeldVariable(
+        VariableInfo(keyed.key, variable_class, shape, str(variable.dtype.name), is_table),
+        variable,
+        is_own,
+        np.dtype(variable.dtype.as_numpy_dtype),
+        lambda: read_whole(variable),
+        variable.assign,
+        TableRecord(shape, str(variable.dtype.name), Tracking.CHANGED, 0) if is_table else None,
+    )
+
+
+def hold_optimizer(optimizer: Any, trainable: Iterable[Any], key_of: Mapping[int, str]) -> list[HeldVariable]:
+    """Its slots and other variables, all persistable. Builds it when that was not done."""
+    if optimizer is None:
+        return []
+    if not optimizer.built:
+        optimizer.build(list(trainable))
+    slots, rest = optimizer_variables(optimizer, key_of)
+    keyed = [*(KeyedVariable(slot.key, slot.variable) for slot in slots), *rest]
+    return [hold(item, VariableClass.PERSISTABLE, is_own=False) for item in keyed]
+
+
+def step_of(optimizer: Any) -> int:
+    return 0 if optimizer is None else int(optimizer.iterations)
+
+
+def _of_variables(keyed: list[KeyedVariable], optimizer: Any, description: str) -> ModelState:
+    trainable = [item.variable for item in keyed if item.variable.trainable]
+    own = [
+        hold(
+            item,
+            VariableClass.PARAMETER if item.variable.trainable else VariableClass.PERSISTABLE,
+            is_own=True,
+        )
+        for item in keyed
+    ]
+    if not own:
+        raise ConfigurationError(f"{description} has no variables yet", hint="build it first")
+    slots = hold_optimizer(optimizer, trainable, {id(item.variable): item.key for item in keyed})
+    return ModelState(description, (*own, *slots), step_of(optimizer), lambda: None, optimizer is not None)

@@ -1,0 +1,89 @@
+"""A save on disk: one full checkpoint that starts a chain of its own, as all of hotdelta and TensorFlow read it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hotdelta.chain import names
+from hotdelta.chain.bundle import BundleWriter, PreparedBundle, TensorLayout
+from hotdelta.chain.commit import commit
+from hotdelta.chain.disk import Disk
+from hotdelta.chain.manifest import HighestStep, Kind, Manifest
+from hotdelta.chain.position import Node
+from hotdelta.io.model_state import HeldVariable
+from hotdelta.io.saved_state import PARAMETERS_MEMBER
+from hotdelta.io.served_part import ServedPart
+from hotdelta.train.delta_files import SHARD_ROLES, shard_of, state_tensors
+from hotdelta.train.row_values import Array
+from hotdelta.train.trainer_state import TrainerState
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """What is to be committed, where in the directory, and the largest step that a name there has used."""
+
+    prefix: str
+    node: Node
+    step: int
+    variables: tuple[HeldVariable, ...]
+    served: ServedPart
+    highest_step: int
+
+
+def commit_save(directory: Path, save: Save, disk: Disk) -> None:
+    """Write and commit. The caller holds the lock of the directory. Raises CommitError; then nothing is visible."""
+    prepared = _write(directory, save, disk)
+    commit(prepared, _manifest(save, prepared), disk=disk)
+
+
+def _write(directory: Path, save: Save, disk: Disk) -> PreparedBundle:
+    """One variable at a time: only one of them is in memory twice."""
+    about = _about(save)
+    layouts = [
+        TensorLayout(held.key, held.info.dtype, held.info.shape, shard_of(save.served.role(held.key)))
+        for held in save.variables
+    ]
+    for name, value in about.items():
+        role = names.ROLE_TRAINING if name == names.TRAINER_STATE_TENSOR else names.ROLE_SERVING
+        layouts.append(TensorLayout(name, value.dtype.name, value.shape, shard_of(role)))
+    writer = BundleWriter(directory, save.prefix, layouts, shard_roles=SHARD_ROLES, disk=disk)
+    try:
+        for held in save.variables:
+            writer.write(held.key, held.read())
+        for name, value in about.items():
+            writer.write(name, value)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _about(save: Save) -> Mapping[str, Array]:
+    """What a save holds beside the variables: its identity, what a trainer resumes with, and the classes."""
+    document = json.loads(TrainerState(step=save.step).to_json())
+    document[PARAMETERS_MEMBER] = [held.key for held in save.variables if held.info.is_parameter]
+    trainer_state = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    return {**state_tensors(save.node, None, save.step), names.TRAINER_STATE_TENSOR: trainer_state}
+
+
+def _manifest(save: Save, prepared: PreparedBundle) -> Manifest:
+    return Manifest(
+        kind=Kind.FULL,
+        position=save.node.position,
+        state_id=save.node.state_id,
+        parent=None,
+        base=save.node.position,
+        prefix=save.prefix,
+        step=save.step,
+        created_at=time.time(),
+        schema=save.served.schema.digest,
+        tables={held.key: held.table for held in save.variables if held.table is not None},
+        files=prepared.files,
+        highest_step=HighestStep(full=max(save.step, save.highest_step)),
+    )

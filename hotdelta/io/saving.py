@@ -1,0 +1,94 @@
+"""Saves variables of a model as one full checkpoint: a chain of one commit, which all of hotdelta reads."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hotdelta.chain import names
+from hotdelta.chain.disk import Disk
+from hotdelta.chain.lock import TrainerLock, claim_run
+from hotdelta.chain.manifest import Kind
+from hotdelta.chain.position import Node, Position, new_state_id
+from hotdelta.chain.retention import sweep
+from hotdelta.chain.scan import Listing, Scanner, directory_of
+from hotdelta.errors import ConfigurationError
+from hotdelta.io.model_state import HeldVariable, ModelState, state_of
+from hotdelta.io.one_commit import Save, commit_save
+from hotdelta.io.saved_position import named_prefix
+from hotdelta.io.selection import Predicate, select
+from hotdelta.io.served_part import find_served
+from hotdelta.logs import event
+from hotdelta.train.serving_files import save_serving_graph
+
+logger = logging.getLogger(__name__)
+
+_FILENAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+
+
+def save_vars(
+    model: Any,
+    dirname: str | Path,
+    variables: Iterable[Any] | None = None,
+    predicate: Predicate | None = None,
+    filename: str | None = None,
+) -> Position:
+    """Save the given variables (keys or variables; None: every persistable one) for which `predicate` holds.
+
+    A directory may hold many saves: loading takes the newest, or the one of that `filename`. Returns its position.
+    Raises ConfigurationError, CommitError, and DirectoryBusyError while somebody else writes there.
+    """
+    state = state_of(model)
+    return _save(state, select(state, variables, predicate), Path(dirname), filename)
+
+
+def save_params(model: Any, dirname: str | Path, filename: str | None = None) -> Position:
+    """Save what is trained, and nothing else: enough to go on with another optimizer."""
+    return save_vars(model, dirname, predicate=lambda info: info.is_parameter, filename=filename)
+
+
+def save_persistables(model: Any, dirname: str | Path, filename: str | None = None) -> Position:
+    """Save everything a resume needs: parameters, optimizer slots, other state, seeds, step and learning rate."""
+    return save_vars(model, dirname, filename=filename)
+
+
+def _save(
+    state: ModelState, chosen: tuple[HeldVariable, ...], directory: Path, filename: str | None
+) -> Position:
+    if filename is not None and not _FILENAME.fullmatch(filename):
+        raise ConfigurationError(
+            f"filename {filename!r} cannot be part of a file name", hint="use letters, digits, _ and -"
+        )
+    served = find_served(state, chosen)
+    disk = Disk()
+    with TrainerLock(directory):
+        listing = Scanner(directory).scan()
+        _refuse_chain(directory, listing)
+        sweep(directory, listing, disk)
+        node = Node(Position(claim_run(directory, listing.manifests, disk), 1), new_state_id())
+        highest = max((manifest.highest_step.full for manifest in listing.manifests), default=-1)
+        prefix = _choose_prefix(state.step, node.position, filename, is_step_fresh=state.step > highest)
+        if served.module is not None:
+            save_serving_graph(directory_of(directory, Kind.DELTA), served.module, served.schema)
+        commit_save(directory, Save(prefix, node, state.step, chosen, served, highest), disk)
+    event(logger, logging.INFO, "saved", path=directory / prefix, variables=len(chosen), step=state.step)
+    return node.position
+
+
+def _refuse_chain(directory: Path, listing: Listing) -> None:
+    if any(manifest.kind is Kind.DELTA for manifest in listing.manifests):
+        raise ConfigurationError(
+            f"{directory} holds the chain of a trainer: servers that follow it would take this save for its newest",
+            hint="save into another directory; a trainer saves into its own with save_full()",
+        )
+
+
+def _choose_prefix(step: int, position: Position, filename: str | None, *, is_step_fresh: bool) -> str:
+    """Plain while free, else with the position appended: no name is used twice."""
+    if filename is None:
+        return names.full_prefix(step, position, is_step_fresh=is_step_fresh)
+    plain = named_prefix(step, filename)
+    return plain if is_step_fresh else f"{plain}-{position}"

@@ -1,0 +1,123 @@
+"""The variables of a TF1 graph, with the Session that holds their values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hotdelta.chain.manifest import TableRecord, Tracking
+from hotdelta.compat.v1.graph_writers import find_uses
+from hotdelta.compat.v1.lookup_strategy import find_strategy
+from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
+from hotdelta.compat.v1.served_variables import served_variables, slot_owner
+from hotdelta.errors import ConfigurationError
+from hotdelta.io.model_state import HeldVariable, ModelState
+from hotdelta.io.saved_state import row_layout
+from hotdelta.io.variable_class import VariableClass, VariableInfo
+from hotdelta.train.row_values import Array
+
+
+def session_state(session: Any) -> ModelState:
+    """Trainable variables are parameters, other global ones persistable, local ones temporary.
+
+    Keys are the names of tf.train.Saver. No operation is added, so that the graph may be finalized.
+    """
+    with session.graph.as_default():
+        persistable = find_saved_variables(tf.compat.v1.global_variables())
+        temporary = find_saved_variables(tf.compat.v1.local_variables())
+        own = {saved.key for saved in served_variables(persistable)}
+        step = tf.compat.v1.train.get_global_step()
+    if not persistable:
+        raise ConfigurationError("the graph of the Session has no variables", hint="build the model first")
+    tables = _find_tables(persistable)
+    held = [
+        _hold(
+            session,
+            saved,
+            _class_of(saved),
+            is_own=saved.key in own,
+            table=tables.get(saved.key),
+            owner=_owner_record(saved, persistable, tables),
+        )
+        for saved in persistable
+    ]
+    held += [_hold(session, saved, VariableClass.TEMPORARY, is_own=False) for saved in temporary]
+    return ModelState(
+        "the graph of the Session", tuple(held), 0 if step is None else int(session.run(step)), lambda: None
+    )
+
+
+def _find_tables(variables: Sequence[SavedVariable]) -> dict[str, TableRecord]:
+    """Trained variables in which rows are looked up, and which ids their parts hold."""
+    found = {}
+    for saved in variables:
+        lookups = [lookup for part in saved.parts for lookup in find_uses(part).lookups]
+        if lookups and saved.is_trainable and saved.shape:
+            strategy = find_strategy(lookups) if saved.part_rows else ""
+            found[saved.key] = TableRecord(
+                saved.shape,
+                saved.dtype.name,
+                Tracking.CHANGED,
+                0,
+                part_rows=saved.part_rows,
+                strategy=strategy,
+            )
+    return found
+
+
+def _owner_record(
+    saved: SavedVariable, variables: Sequence[SavedVariable], tables: Mapping[str, TableRecord]
+) -> TableRecord | None:
+    """Of the table that a slot belongs to: its rows lie as the table's do."""
+    owner = slot_owner(saved, variables)
+    return tables.get(owner.key) if owner is not None else None
+
+
+def _class_of(saved: SavedVariable) -> VariableClass:
+    return VariableClass.PARAMETER if saved.is_trainable else VariableClass.PERSISTABLE
+
+
+def _hold(
+    session: Any,
+    saved: SavedVariable,
+    variable_class: VariableClass,
+    *,
+    is_own: bool,
+    table: TableRecord | None = None,
+    owner: TableRecord | None = None,
+) -> HeldVariable:
+    record = table or owner
+    info = VariableInfo(
+        saved.key,
+        variable_class,
+        saved.shape,
+        saved.dtype.name,
+        is_table=table is not None,
+        layout=row_layout(record.part_rows, record.strategy) if record else "",
+    )
+    variables = [part.variable for part in saved.parts]
+    return HeldVariable(
+        info,
+        variables[0],
+        is_own,
+        saved.numpy_dtype,
+        lambda: _read(session, variables),
+        lambda value: _write(session, saved, value),
+        table,
+    )
+
+
+def _read(session: Any, variables: Sequence[Any]) -> Array:
+    values = session.run(list(variables))
+    return np.asarray(values[0]) if len(values) == 1 else np.concatenate(values)
+
+
+def _write(session: Any, saved: SavedVariable, value: Array) -> None:
+    for part in saved.parts:
+        rows = value[part.first_row : part.first_row + part.rows] if value.ndim else value
+        # The initializer is the one assignment that every graph has already.
+        initializer = part.variable.initializer
+        session.run(initializer, {initializer.inputs[1]: rows})

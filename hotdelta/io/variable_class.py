@@ -1,0 +1,86 @@
+"""What a variable is to whoever saves it: its class, and all else that can be said about it without its value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hotdelta.chain.bundle_reader import itemsize
+
+
+class VariableClass(StrEnum):
+    """Parameters are persistable too; what is temporary is never saved."""
+
+    PARAMETER = "parameter"
+    PERSISTABLE = "persistable"
+    TEMPORARY = "temporary"
+
+
+@dataclass(frozen=True, slots=True)
+class VariableInfo:
+    """One variable of a model, or of a checkpoint.
+
+    A parameter is trained. A persistable is what else a resume needs: optimizer slots, moving averages, seeds, the
+    step, the learning rate. A temporary starts afresh: metrics. `layout` says how a partitioned table keeps its rows,
+    when that is not in the order of their ids.
+    """
+
+    key: str
+    variable_class: VariableClass
+    shape: tuple[int, ...]
+    dtype: str
+    is_table: bool = False
+    layout: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * itemsize(self.dtype) if self.dtype != "string" else 0
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.variable_class is VariableClass.PARAMETER
+
+    @property
+    def is_persistable(self) -> bool:
+        return self.variable_class is not VariableClass.TEMPORARY
+
+
+def show_shape(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape) or "scalar"
+
+
+def format_variables(variables: Iterable[VariableInfo]) -> str:
+    """A table for people: one line for each variable, then how many bytes each class has."""
+    variables = list(variables)
+    rows = [("variable", "class", "kind", "shape", "dtype", "bytes")]
+    rows += [
+        (
+            info.key,
+            str(info.variable_class),
+            "table" if info.is_table else "",
+            show_shape(info.shape),
+            info.dtype,
+            f"{info.nbytes:,}",
+        )
+        for info in variables
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(_align(row, widths)).rstrip() for row in rows]
+    return "\n".join([*lines, "", *_totals(variables)])
+
+
+def _align(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+    return [*cells[:-1], row[-1].rjust(widths[-1])]
+
+
+def _totals(variables: Sequence[VariableInfo]) -> list[str]:
+    found = []
+    for variable_class in VariableClass:
+        members = [info for info in variables if info.variable_class is variable_class]
+        if members:
+            total = sum(info.nbytes for info in members)
+            found.append(f"{variable_class}: {len(members)} variables, {total:,} bytes")
+    return found
