@@ -1,0 +1,258 @@
+"""`tf.estimator.Estimator`: trains, evaluates, predicts and exports what a model function builds."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hotdelta.chain import state_file
+from hotdelta.chain.disk import Disk
+from hotdelta.chain.scan import Scanner
+from hotdelta.compat.v1.estimator.export_job import ExportJob
+from hotdelta.compat.v1.estimator.input_data import call_with_known, read_input
+from hotdelta.compat.v1.estimator.run_config import RunConfig
+from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
+from hotdelta.compat.v1.estimator.training import run_training
+from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.errors import ConfigurationError
+from hotdelta.logs import event
+
+logger = logging.getLogger(__name__)
+v1 = tf.compat.v1
+
+
+class Estimator:
+    """A model function with a directory for its checkpoints. Each call builds a graph of its own."""
+
+    def __init__(
+        self,
+        model_fn: Any,
+        model_dir: str | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        config = config or RunConfig()
+        self._model_dir = str(model_dir or config.model_dir or _temporary_directory())
+        self._config = config.replace(model_dir=self._model_dir)
+        self._model_fn = model_fn
+        self._params = dict(params or {})
+
+    @property
+    def model_dir(self) -> str:
+        return self._model_dir
+
+    @property
+    def config(self) -> RunConfig:
+        return self._config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return copy.deepcopy(self._params)
+
+    @property
+    def model_fn(self) -> Any:
+        return self._model_fn
+
+    def latest_checkpoint(self) -> str | None:
+        path: str | None = tf.train.latest_checkpoint(self._model_dir)
+        return path
+
+    def get_variable_names(self) -> list[str]:
+        return [name for name, _ in tf.train.list_variables(self._existing_checkpoint(None))]
+
+    def get_variable_value(self, name: str) -> Any:
+        """As of the newest full checkpoint."""
+        return tf.train.load_variable(self._existing_checkpoint(None), name)
+
+    def train(
+        self,
+        input_fn: Any,
+        hooks: Any = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Any = None,
+    ) -> Estimator:
+        """`steps` more steps, or until `max_steps` in all, or until the input ends."""
+        if steps is not None and max_steps is not None:
+            raise ConfigurationError("steps and max_steps are both given", hint="give one of them")
+        if max_steps is not None and self._global_step() >= max_steps:
+            event(logger, logging.INFO, "training is over already", max_steps=max_steps)
+            return self
+        extra_hooks = list(hooks or [])
+        if steps is not None or max_steps is not None:
+            extra_hooks.append(v1.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
+        self._refresh_state_file()
+        with v1.Graph().as_default(), v1.device(self._device_function()):
+            v1.set_random_seed(self._config.tf_random_seed)
+            v1.train.get_or_create_global_step()
+            spec = self._build(ModeKeys.TRAIN, input_fn)
+            run_training(spec, self._config, hooks=extra_hooks, listeners=saving_listeners or ())
+        return self
+
+    def evaluate(
+        self,
+        input_fn: Any,
+        steps: int | None = None,
+        hooks: Any = None,
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """The metrics at the newest state, written to `eval[_<name>]` for TensorBoard, too."""
+        path = self._existing_checkpoint(checkpoint_path)
+        with v1.Graph().as_default():
+            step = v1.train.get_or_create_global_step()
+            spec = self._build(ModeKeys.EVAL, input_fn)
+            metrics = dict(spec.eval_metric_ops or {})
+            metrics.setdefault("loss", v1.metrics.mean(spec.loss))
+            updates = tf.group(*(update for _, update in metrics.values()))
+            values = {key: value for key, (value, _) in metrics.items()}
+            all_hooks = [*(hooks or ()), *(spec.evaluation_hooks or ())]
+            with self._session(spec.scaffold, path, all_hooks) as session:
+                done = 0
+                while (steps is None or done < steps) and not session.should_stop():
+                    try:
+                        session.run(updates)
+                    except tf.errors.OutOfRangeError:
+                        break
+                    done += 1
+                answer = dict(_run_without_hooks(session, {**values, "global_step": step}))
+        self._write_summary(answer, name)
+        return answer
+
+    def predict(
+        self,
+        input_fn: Any,
+        predict_keys: Any = None,
+        hooks: Any = None,
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """One prediction after another, each a dict when the model function says so."""
+        path = self._existing_checkpoint(checkpoint_path)
+        with v1.Graph().as_default():
+            v1.train.get_or_create_global_step()
+            spec = self._build(ModeKeys.PREDICT, input_fn, with_labels=False)
+            predictions = spec.predictions
+            if predict_keys is not None:
+                predictions = {key: predictions[key] for key in _as_list(predict_keys)}
+            all_hooks = [*(hooks or ()), *(spec.prediction_hooks or ())]
+            with self._session(spec.scaffold, path, all_hooks) as session:
+                while not session.should_stop():
+                    try:
+                        answers = session.run(predictions)
+                    except tf.errors.OutOfRangeError:
+                        return
+                    yield from _examples(answers) if yield_single_examples else [answers]
+
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: Any,
+        assets_extra: Any = None,  # noqa: ARG002 - an option of tf.estimator
+        as_text: bool = False,  # noqa: ARG002 - an option of tf.estimator
+        checkpoint_path: str | None = None,
+        save_incr_model: bool = False,
+    ) -> bytes:
+        """A SavedModel of the newest state in `export_dir_base/<seconds since 1970>`; returns its path.
+
+        With `save_incr_model` it can take deltas, otherwise only full checkpoints.
+        """
+        path = self._existing_checkpoint(checkpoint_path)
+        job = ExportJob(Path(self._model_dir), path, is_newest=checkpoint_path is None)
+        with v1.Graph().as_default():
+            v1.train.get_or_create_global_step()
+            receiver = serving_input_receiver_fn()
+            spec = self._call_model_fn(receiver.features, None, ModeKeys.PREDICT)
+            exported = job.run(receiver, spec, Path(export_dir_base), save_incr_model=save_incr_model)
+        return str(exported).encode()
+
+    export_savedmodel = export_saved_model
+
+    def _build(self, mode: str, input_fn: Any, *, with_labels: bool = True) -> EstimatorSpec:
+        features, labels = read_input(input_fn, mode=mode, params=self.params, config=self._config)
+        return self._call_model_fn(features, labels if with_labels else None, mode)
+
+    def _call_model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        spec = call_with_known(
+            self._model_fn,
+            features=features,
+            labels=labels,
+            mode=mode,
+            params=self.params,
+            config=self._config,
+        )
+        if not isinstance(spec, EstimatorSpec):
+            raise ConfigurationError(
+                "the model function returns no EstimatorSpec", hint="return tf.estimator.EstimatorSpec"
+            )
+        return spec
+
+    def _session(self, scaffold: Any, checkpoint_path: str, hooks: Any) -> Any:
+        if scaffold is None:
+            has_chain = bool(Scanner(Path(checkpoint_path).parent).scan().manifests)
+            scaffold = Scaffold(incremental_save_restore=has_chain)
+        creator = v1.train.ChiefSessionCreator(
+            scaffold, config=self._config.session_config, checkpoint_filename_with_path=checkpoint_path
+        )
+        return v1.train.MonitoredSession(creator, hooks=hooks)
+
+    def _existing_checkpoint(self, path: str | None) -> str:
+        found = path or self.latest_checkpoint()
+        if found is None:
+            raise ConfigurationError(f"{self._model_dir} holds no checkpoint", hint="train first")
+        return found
+
+    def _global_step(self) -> int:
+        path = self.latest_checkpoint()
+        return int(tf.train.load_variable(path, "global_step")) if path else 0
+
+    def _refresh_state_file(self) -> None:
+        """A crash may have come between a commit and the file by which TensorFlow finds it."""
+        if self._config.is_chief:
+            Path(self._model_dir).mkdir(parents=True, exist_ok=True)
+            state_file.refresh_fulls(Path(self._model_dir), disk=Disk())
+
+    def _device_function(self) -> Any:
+        if self._config.device_fn is not None or not self._config.num_ps_replicas:
+            return self._config.device_fn
+        worker = f"/job:{self._config.task_type}/task:{self._config.task_id}"
+        return v1.train.replica_device_setter(worker_device=worker, cluster=self._config.cluster_spec)
+
+    def _write_summary(self, answer: Mapping[str, Any], name: str | None) -> None:
+        directory = Path(self._model_dir) / (f"eval_{name}" if name else "eval")
+        summary = v1.Summary()
+        for key, value in answer.items():
+            if np.ndim(value) == 0 and key != "global_step":
+                summary.value.add(tag=key, simple_value=float(value))
+        writer = v1.summary.FileWriterCache.get(str(directory))
+        writer.add_summary(summary, int(answer["global_step"]))
+        writer.flush()
+
+
+def _run_without_hooks(session: Any, fetches: Any) -> Any:
+    return session.run_step_fn(lambda step_context: step_context.session.run(fetches))
+
+
+def _temporary_directory() -> str:
+    path = tempfile.mkdtemp()
+    print(f"WARNING: Using temporary folder as model directory: {path}")
+    return path
+
+
+def _as_list(keys: Any) -> list[str]:
+    return [keys] if isinstance(keys, str) else list(keys)
+
+
+def _examples(answers: Any) -> Iterator[Any]:
+    if not isinstance(answers, Mapping):
+        yield from answers
+        return
+    for index in range(len(next(iter(answers.values())))):
+        yield {key: value[index] for key, value in answers.items()}

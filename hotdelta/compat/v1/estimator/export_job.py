@@ -1,0 +1,60 @@
+"""Exports what a model function built for prediction: from the chain when there is one, else from a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from exporter.export import ExportOptions
+from hotdelta.chain.scan import Scanner
+from hotdelta.compat.v1.estimator.export import ServingInputReceiver, signature_outputs
+from hotdelta.compat.v1.estimator.spec import EstimatorSpec
+from hotdelta.compat.v1.graph_export import GraphSignature, export_chain, export_session
+from hotdelta.compat.v1.saver import Saver
+from hotdelta.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class ExportJob:
+    """`is_newest`: nobody asked for this very checkpoint, so deltas after it count, too."""
+
+    model_dir: Path
+    checkpoint_path: str
+    is_newest: bool
+
+    def run(
+        self, receiver: ServingInputReceiver, spec: EstimatorSpec, export_dir: Path, *, save_incr_model: bool
+    ) -> Path:
+        """Of the default graph. Raises ConfigurationError when there is nothing incremental to export."""
+        has_chain = bool(Scanner(self.model_dir).scan().manifests)
+        if save_incr_model and not has_chain:
+            raise ConfigurationError(
+                f"{self.model_dir} holds no deltas and will never get any, so there is nothing incremental to export",
+                hint="train with RunConfig(save_incremental_checkpoint_secs=...) or an incremental CheckpointSaverHook",
+            )
+        signatures = {
+            name: GraphSignature(receiver.receiver_tensors, outputs)
+            for name, outputs in signature_outputs(spec).items()
+        }
+        options = ExportOptions(save_incr_model=save_incr_model, version=_free_version(export_dir))
+        if has_chain and self.is_newest:
+            return export_chain(signatures, self.model_dir, export_dir, options)
+        return self._export_checkpoint(signatures, export_dir, options)
+
+    def _export_checkpoint(self, signatures: Any, export_dir: Path, options: ExportOptions) -> Path:
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.tables_initializer())
+            Saver(sharded=True).restore(session, self.checkpoint_path)
+            return export_session(session, signatures, export_dir / str(options.version), options)
+
+
+def _free_version(export_dir: Path) -> int:
+    """Seconds since 1970, as tf.estimator numbers exports."""
+    version = int(time.time())
+    while (export_dir / str(version)).exists():
+        version += 1
+    return version

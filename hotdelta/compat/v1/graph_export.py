@@ -1,0 +1,190 @@
+"""Exports the inference part of a graph through `exporter`, so that it is served as any other model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from exporter.chain_values import find_state
+from exporter.export import ExportOptions, export_source, export_source_to
+from exporter.sources import Source
+from hotdelta.chain import names
+from hotdelta.chain.schema import Schema
+from hotdelta.compat.v1.eager import eager_mode
+from hotdelta.compat.v1.graph_layout import GraphLayout, find_layout
+from hotdelta.compat.v1.lookup_tables import make_lookup_tables, read_initializers
+from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
+from hotdelta.compat.v1.served_variables import served_variables
+from hotdelta.compat.v1.serving_rewrite import ServingGraph, rewrite_for_serving
+from hotdelta.errors import ConfigurationError, ModelMismatchError
+from hotdelta.train.serving_files import load_schema
+from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.serving_trace import trace_signature
+
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSignature:
+    """One signature: tensors of the graph by the names that callers use."""
+
+    inputs: Mapping[str, tf.Tensor]
+    outputs: Mapping[str, tf.Tensor]
+
+
+def export_chain(
+    signatures: Mapping[str, GraphSignature], run_dir: Path, export_dir: Path, options: ExportOptions
+) -> Path:
+    """Export the default graph with the newest state of a chain, to `export_dir/<version>`.
+
+    Raises ModelMismatchError when the graph's variables are not those of the chain, ConfigurationError when it cannot
+    be exported as asked, ChainError when the chain is damaged.
+    """
+    state = find_state(run_dir)
+    schema = load_schema(run_dir / names.DELTA_DIRECTORY, state.newest.schema)
+    layout = _layout()
+    _require_same_variables(layout, schema)
+    graph = v1.get_default_graph()
+    prepared = _prepare(graph, layout, signatures, schema)
+    with eager_mode():
+        source = Source(f"{run_dir} at {state.newest.position}", prepared(), schema, state)
+        return export_source(source, export_dir, options)
+
+
+def export_session(
+    session: Any, signatures: Mapping[str, GraphSignature], target: Path, options: ExportOptions
+) -> Path:
+    """Export a Session's graph with the values that it holds now, to exactly `target`."""
+    with session.graph.as_default():
+        layout = _layout()
+        schema = layout.variables.schema
+        served = {item.key: item for item in served_variables(layout.saved)}
+        values = {spec.key: _read(session, served[spec.key]) for spec in schema.variables}
+        prepared = _prepare(session.graph, layout, signatures, schema)
+    with eager_mode():
+        module = prepared()
+        for spec, variable in zip(schema.variables, module.variables, strict=True):
+            variable.assign(values[spec.key])
+        return export_source_to(Source("the Session's graph", module, schema), target, options)
+
+
+def _layout() -> GraphLayout:
+    return find_layout(find_saved_variables(v1.global_variables()))
+
+
+def _prepare(
+    graph: Any, layout: GraphLayout, signatures: Mapping[str, GraphSignature], schema: Schema
+) -> Callable[[], ServingModule]:
+    """What has to be read from the graph, now; the module is made later, eagerly."""
+    keys = {variable.key for variable in schema.variables}
+    tables = {table.key for table in schema.tables}
+    saved = [item for item in served_variables(layout.saved) if item.key in keys]
+    rewritten = {
+        name: rewrite_for_serving(graph, list(signature.outputs.values()), saved, tables)
+        for name, signature in signatures.items()
+    }
+    lookup_names = {name for part in rewritten.values() for name in part.lookup_tables}
+    initializers = read_initializers(graph, sorted(lookup_names))
+
+    def make() -> ServingModule:
+        variables = {
+            spec.key: tf.Variable(
+                tf.zeros(spec.shape, spec.dtype), trainable=False, name=spec.key.replace("/", "_")
+            )
+            for spec in schema.variables
+        }
+        lookup_tables = make_lookup_tables(initializers)
+        root = tf.Module(name="hotdelta_serving")
+        root.hotdelta_variables = list(variables.values())
+        root.hotdelta_resources = list(lookup_tables.values())
+        functions = {
+            name: _trace(signature, rewritten[name], variables, lookup_tables)
+            for name, signature in signatures.items()
+        }
+        return ServingModule(root, tuple(variables.values()), functions)
+
+    return make
+
+
+def _trace(
+    signature: GraphSignature,
+    graph: ServingGraph,
+    variables: Mapping[str, tf.Variable],
+    lookup_tables: Mapping[str, Any],
+) -> Any:
+    specs = [
+        tf.TensorSpec(tensor.shape, tensor.dtype.base_dtype, name=name)
+        for name, tensor in signature.inputs.items()
+    ]
+
+    def call(inputs: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        fed = {tensor.name: value for tensor, value in zip(signature.inputs.values(), inputs, strict=True)}
+        capture = v1.get_default_graph().capture
+        fed.update({f"{name}:0": capture(variables[key].handle) for name, key in graph.handles.items()})
+        fed.update(
+            {f"{name}:0": capture(lookup_tables[name].resource_handle) for name in graph.lookup_tables}
+        )
+        held = {node.name for node in graph.definition.node}
+        fed = {name: value for name, value in fed.items() if name.partition(":")[0] in held}
+        outputs = tf.graph_util.import_graph_def(
+            graph.definition,
+            input_map=fed,
+            return_elements=[tensor.name for tensor in signature.outputs.values()],
+            name="graph",
+        )
+        return {name: tf.identity(value) for name, value in zip(signature.outputs, outputs, strict=True)}
+
+    return trace_signature(call, specs)
+
+
+def _read(session: Any, item: SavedVariable) -> np.ndarray:
+    parts = [part.variable._graph_element if part.is_resource else part.reference for part in item.parts]
+    values = session.run(parts)
+    return np.asarray(values[0]) if len(values) == 1 else np.concatenate(values)
+
+
+def _require_same_variables(layout: GraphLayout, schema: Schema) -> None:
+    """A graph for inference may lack variables that only the loss needs; what it has must be what was trained."""
+    problems = []
+    specs = {spec.key: spec for spec in schema.variables}
+    parts = {table.values.key: table for table in layout.tables}
+    own = layout.variables.schema
+    for item in served_variables(layout.saved):
+        spec = specs.get(item.key)
+        if spec is None or (spec.shape, spec.dtype) != (item.shape, item.dtype.name):
+            found = f"{spec.shape} {spec.dtype}" if spec else "nothing"
+            problems.append(
+                f"{item.key}: {item.shape} {item.dtype.name} in the graph, {found} in the checkpoint"
+            )
+        elif item.key in parts:
+            layout_name = f"{item.key} in parts"
+            built, trained = own.vocabularies.get(layout_name), schema.vocabularies.get(layout_name)
+            if built != trained:
+                problems.append(
+                    f"{item.key}: in parts {built or 'none'} in the graph, {trained or 'none'} trained"
+                )
+    if problems:
+        raise ModelMismatchError(
+            "the graph is not the one that was trained: " + "; ".join(problems),
+            problems=tuple(problems),
+            hint="build the variables for serving as they are built for training",
+        )
+
+
+def signatures_of(signature_def_map: Mapping[str, Any] | None, graph: Any) -> dict[str, GraphSignature]:
+    """The signatures of a SignatureDef map, as tensors of the graph."""
+    if not signature_def_map:
+        raise ConfigurationError("there is no signature to export", hint="pass signature_def_map")
+
+    def tensors(infos: Any) -> dict[str, tf.Tensor]:
+        return {name: v1.saved_model.get_tensor_from_tensor_info(info, graph) for name, info in infos.items()}
+
+    return {
+        name: GraphSignature(tensors(definition.inputs), tensors(definition.outputs))
+        for name, definition in signature_def_map.items()
+    }

@@ -1,0 +1,104 @@
+"""Who writes to a variable in a graph: operations that name their rows, and all others.
+
+Initializers and the restore operations of Savers do not count: they run before training, under our eyes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.compat.v1.saved_variables import Part
+from hotdelta.train.trace_check import READERS, ROW_WRITERS
+
+_PREFIX = "Resource"
+_ROW_WRITERS = ROW_WRITERS | {name.removeprefix(_PREFIX) for name in ROW_WRITERS}
+# DisableCopyOnRead is how a Saver reads; RefIdentity hands the reference on, and whoever takes it is looked at.
+_READERS = READERS | {"IsVariableInitialized", "DisableCopyOnRead", "RefIdentity"}
+_ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
+# tf.nn.embedding_lookup_sparse on a reference variable looks up and adds up in one operation.
+SEGMENT_LOOKUPS = frozenset(
+    f"SparseSegment{kind}{tail}" for kind in ("Sum", "Mean", "SqrtN") for tail in ("", "WithNumSegments")
+)
+_LOOKUPS = frozenset(
+    {"ResourceGather", "ResourceGatherNd", "Gather", "GatherV2", "GatherNd", *SEGMENT_LOOKUPS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """The operations that touch one variable, apart from plain reads."""
+
+    row_writers: tuple[Any, ...]
+    other_writers: tuple[Any, ...]
+    lookups: tuple[Any, ...]
+
+
+def find_uses(part: Part) -> Uses:
+    consumers = list(_consumers(part.reference))
+    writers = [
+        operation for operation in consumers if _is_writer(operation) and not _is_set_up(operation, part)
+    ]
+    return Uses(
+        tuple(operation for operation in writers if operation.type in _ROW_WRITERS),
+        tuple(operation for operation in writers if operation.type not in _ROW_WRITERS),
+        tuple(_lookups(part.reference)),
+    )
+
+
+def row_indices(writer: Any) -> tf.Tensor:
+    """The tensor that says which rows a row writer writes, for any operation of `find_uses(...).row_writers`."""
+    position = [argument.name for argument in writer.op_def.input_arg].index("indices")
+    indices = writer.inputs[position]
+    return indices[..., 0] if "ScatterNd" in writer.type else indices
+
+
+def _consumers(reference: tf.Tensor) -> Iterator[Any]:
+    """Operations on the variable itself; an operation on a reference hands the reference on."""
+    seen: set[str] = set()
+    queue = [reference]
+    while queue:
+        for operation in queue.pop().consumers():
+            if operation.name in seen or not _takes_reference(operation, reference):
+                continue
+            seen.add(operation.name)
+            queue.extend(output for output in operation.outputs if output.dtype._is_ref_dtype)
+            yield operation
+
+
+def _takes_reference(operation: Any, reference: tf.Tensor) -> bool:
+    if reference.dtype == tf.resource:
+        return True
+    return any(argument.is_ref for argument in operation.op_def.input_arg)
+
+
+def _is_writer(operation: Any) -> bool:
+    return operation.type not in _READERS
+
+
+def _is_set_up(operation: Any, part: Part) -> bool:
+    if operation.type not in _ASSIGNS:
+        return False
+    return operation.name == part.variable.initializer.name or _comes_from_restore(operation.inputs[1])
+
+
+def _comes_from_restore(tensor: tf.Tensor) -> bool:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return bool(tensor.op.type == "RestoreV2")
+
+
+def _lookups(reference: tf.Tensor) -> Iterator[Any]:
+    """Gathers from the variable, also through the copy that reading a reference makes."""
+    for operation in reference.consumers():
+        if operation.type in _LOOKUPS:
+            yield operation
+        elif operation.type in ("Identity", "ReadVariableOp"):
+            yield from (
+                inner
+                for inner in operation.outputs[0].consumers()
+                if inner.type in _LOOKUPS and inner.inputs[0] is operation.outputs[0]
+            )

@@ -1,0 +1,159 @@
+"""tf.layers.dense, dropout, batch_normalization and flatten, on tf.get_variable.
+
+TensorFlow 2.21 has only those of Keras, which refuse to work under Keras 3. tf-keras would bring them back, at the
+price of a second Keras in the process; four functions of a few lines do not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as _tf
+
+__all__ = ["batch_normalization", "dense", "dropout", "flatten"]
+
+_v1 = _tf.compat.v1
+
+
+def dense(
+    inputs: Any,
+    units: int,
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = None,
+    bias_initializer: Any = None,
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    activity_regularizer: Any = None,
+    kernel_constraint: Any = None,
+    bias_constraint: Any = None,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: Any = None,
+) -> Any:
+    """A fully connected layer over the last axis: variables `<name>/kernel` and `<name>/bias`."""
+    inputs = _tf.convert_to_tensor(inputs)
+    columns = int(inputs.shape[-1])
+    with _v1.variable_scope(name, "dense", reuse=reuse):
+        kernel = _v1.get_variable(
+            "kernel",
+            [columns, units],
+            inputs.dtype,
+            kernel_initializer,
+            kernel_regularizer,
+            trainable,
+            constraint=kernel_constraint,
+        )
+        outputs = (
+            _tf.tensordot(inputs, kernel, [[-1], [0]])
+            if inputs.shape.rank > 2
+            else _tf.matmul(inputs, kernel)
+        )
+        if use_bias:
+            bias = _v1.get_variable(
+                "bias",
+                [units],
+                inputs.dtype,
+                bias_initializer or _v1.zeros_initializer(),
+                bias_regularizer,
+                trainable,
+                constraint=bias_constraint,
+            )
+            outputs = _tf.nn.bias_add(outputs, bias)
+        if activation is not None:
+            outputs = activation(outputs)
+        if activity_regularizer is not None:
+            _v1.losses.add_loss(activity_regularizer(outputs), _v1.GraphKeys.REGULARIZATION_LOSSES)
+        return outputs
+
+
+def dropout(
+    inputs: Any,
+    rate: Any = 0.5,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    training: Any = False,
+    name: str | None = None,
+) -> Any:
+    """`training` may be a tensor."""
+    with _v1.name_scope(name, "dropout"):
+        return _choose(
+            training,
+            lambda: _tf.nn.dropout(inputs, rate=rate, noise_shape=noise_shape, seed=seed),
+            lambda: _tf.identity(inputs),
+        )
+
+
+def flatten(inputs: Any, name: str | None = None) -> Any:
+    """All axes but the first become one."""
+    with _v1.name_scope(name, "flatten"):
+        inputs = _tf.convert_to_tensor(inputs)
+        sizes = inputs.shape.as_list()[1:]
+        columns = int(_tf.TensorShape(sizes).num_elements()) if None not in sizes else -1
+        return _tf.reshape(inputs, [_tf.shape(inputs)[0], columns])
+
+
+def batch_normalization(
+    inputs: Any,
+    axis: int = -1,
+    momentum: float = 0.99,
+    epsilon: float = 1e-3,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Any = None,
+    gamma_initializer: Any = None,
+    moving_mean_initializer: Any = None,
+    moving_variance_initializer: Any = None,
+    beta_regularizer: Any = None,
+    gamma_regularizer: Any = None,
+    training: Any = False,
+    trainable: bool = True,
+    name: str | None = None,
+    reuse: Any = None,
+) -> Any:
+    """As in TensorFlow 1, the moving averages are updated by operations in tf.GraphKeys.UPDATE_OPS."""
+    inputs = _tf.convert_to_tensor(inputs)
+    axis %= inputs.shape.rank
+    size, others = int(inputs.shape[axis]), [each for each in range(inputs.shape.rank) if each != axis]
+    ones, zeros = _v1.ones_initializer(), _v1.zeros_initializer()
+
+    def variable(key: str, initializer: Any, regularizer: Any = None, *, is_trained: bool = trainable) -> Any:
+        return _v1.get_variable(
+            key, [size], inputs.dtype, initializer, regularizer, is_trained, partitioner=None
+        )
+
+    with _v1.variable_scope(name, "batch_normalization", reuse=reuse):
+        gamma = variable("gamma", gamma_initializer or ones, gamma_regularizer) if scale else None
+        beta = variable("beta", beta_initializer or zeros, beta_regularizer) if center else None
+        moving_mean = variable("moving_mean", moving_mean_initializer or zeros, is_trained=False)
+        moving_variance = variable("moving_variance", moving_variance_initializer or ones, is_trained=False)
+        batch_mean, batch_variance = _tf.nn.moments(inputs, others)
+        for moving, batch in ((moving_mean, batch_mean), (moving_variance, batch_variance)):
+            change = (_tf.identity(moving) - batch) * _tf.cast(1 - momentum, inputs.dtype)
+            decay = _choose(
+                training, lambda change=change: change, lambda change=change: _tf.zeros_like(change)
+            )
+            if training is not False:
+                _v1.add_to_collection(_v1.GraphKeys.UPDATE_OPS, _v1.assign_sub(moving, decay))
+        shape = [size if each == axis else 1 for each in range(inputs.shape.rank)]
+        mean, variance = (
+            _tf.reshape(_choose(training, lambda b=batch: b, lambda m=moving: _tf.identity(m)), shape)
+            for batch, moving in ((batch_mean, moving_mean), (batch_variance, moving_variance))
+        )
+        offset, factor = (None if part is None else _tf.reshape(part, shape) for part in (beta, gamma))
+        return _tf.nn.batch_normalization(inputs, mean, variance, offset, factor, epsilon)
+
+
+def _choose(condition: Any, when_true: Any, when_false: Any) -> Any:
+    """A Python truth value decides now, a tensor when the graph runs."""
+    if isinstance(condition, _tf.Tensor):
+        return _v1.cond(condition, when_true, when_false)
+    return when_true() if condition else when_false()
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_v1.layers, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*dir(_v1.layers), *__all__})

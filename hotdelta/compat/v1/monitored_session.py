@@ -1,0 +1,122 @@
+"""`tf.train.MonitoredTrainingSession` with an interval for deltas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.chain import state_file
+from hotdelta.chain.disk import Disk
+from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, RecordingHook, require_incremental_scaffold
+from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.errors import ConfigurationError
+
+v1 = tf.compat.v1
+_stock_session = v1.train.MonitoredTrainingSession
+
+USE_DEFAULT = object()
+DEFAULT_SAVE_SECONDS = 600
+
+
+def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: str | None = None,
+    scaffold: Any = None,
+    hooks: Any = None,
+    chief_only_hooks: Any = None,
+    save_checkpoint_secs: Any = USE_DEFAULT,
+    save_summaries_steps: Any = USE_DEFAULT,
+    save_summaries_secs: Any = USE_DEFAULT,
+    config: Any = None,
+    stop_grace_period_secs: float = 120,
+    log_step_count_steps: int | None = 100,
+    max_wait_secs: float = 7200,
+    save_checkpoint_steps: Any = USE_DEFAULT,
+    summary_dir: str | None = None,
+    save_graph_def: bool = True,
+    *,
+    save_incremental_checkpoint_secs: float | None = None,
+    save_incremental_checkpoint_steps: int | None = None,
+) -> Any:
+    """tf.train.MonitoredTrainingSession. With an incremental interval, deltas are written between full checkpoints.
+
+    Raises ConfigurationError when no delta could be written.
+    """
+    save_secs, save_steps = _full_interval(save_checkpoint_secs, save_checkpoint_steps)
+    is_incremental = (
+        save_incremental_checkpoint_secs is not None or save_incremental_checkpoint_steps is not None
+    )
+    hooks, chief_only_hooks = list(hooks or []), list(chief_only_hooks or [])
+    if is_incremental:
+        scaffold = scaffold or Scaffold(incremental_save_restore=True)
+        _check(checkpoint_dir, scaffold, save_secs, save_steps)
+        if is_chief:
+            state_file.refresh_fulls(Path(str(checkpoint_dir)), disk=Disk())
+            chief_only_hooks.append(
+                CheckpointSaverHook(
+                    str(checkpoint_dir),
+                    save_secs=save_secs,
+                    save_steps=save_steps,
+                    scaffold=scaffold,
+                    save_graph_def=save_graph_def,
+                    incremental_save_secs=save_incremental_checkpoint_secs,
+                    incremental_save_steps=save_incremental_checkpoint_steps,
+                )
+            )
+        else:
+            hooks.append(RecordingHook())
+        save_secs = save_steps = None
+    elif checkpoint_dir and is_chief and (save_secs or save_steps):
+        _refuse_unused_scaffold(scaffold)
+    return _stock_session(
+        master=master,
+        is_chief=is_chief,
+        checkpoint_dir=checkpoint_dir,
+        scaffold=scaffold,
+        hooks=hooks,
+        chief_only_hooks=chief_only_hooks,
+        save_checkpoint_secs=save_secs,
+        save_checkpoint_steps=save_steps,
+        config=config,
+        stop_grace_period_secs=stop_grace_period_secs,
+        log_step_count_steps=log_step_count_steps,
+        max_wait_secs=max_wait_secs,
+        summary_dir=summary_dir,
+        save_graph_def=save_graph_def,
+        **_given(save_summaries_steps=save_summaries_steps, save_summaries_secs=save_summaries_secs),
+    )
+
+
+def _full_interval(seconds: Any, steps: Any) -> tuple[Any, Any]:
+    if seconds is USE_DEFAULT and steps is USE_DEFAULT:
+        return DEFAULT_SAVE_SECONDS, None
+    return (None if seconds is USE_DEFAULT else seconds), (None if steps is USE_DEFAULT else steps)
+
+
+def _check(checkpoint_dir: Any, scaffold: Any, save_secs: Any, save_steps: Any) -> None:
+    if not checkpoint_dir:
+        raise ConfigurationError(
+            "an incremental interval without a directory to save to", hint="pass checkpoint_dir"
+        )
+    require_incremental_scaffold(scaffold)
+    if not save_secs and not save_steps:
+        raise ConfigurationError(
+            "an incremental interval without an interval for full checkpoints: deltas need a full to follow",
+            hint="pass save_checkpoint_secs or save_checkpoint_steps, too, or leave both out (every 600 seconds)",
+        )
+
+
+def _refuse_unused_scaffold(scaffold: Any) -> None:
+    if getattr(scaffold, "incremental_save_restore", False):
+        raise ConfigurationError(
+            "the scaffold records for deltas, but there is no interval for them",
+            hint="pass save_incremental_checkpoint_secs or save_incremental_checkpoint_steps, too",
+        )
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    """What the caller gave; tf.train has defaults of its own for the rest."""
+    return {name: value for name, value in arguments.items() if value is not USE_DEFAULT}

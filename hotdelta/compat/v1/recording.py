@@ -1,0 +1,88 @@
+"""Records in the graph which rows of a table were written: beside each writer, after it, on the variable's device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.compat.v1.graph_writers import Uses, row_indices
+from hotdelta.compat.v1.saved_variables import Part, SavedVariable
+
+SCOPE = "hotdelta"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartFlags:
+    """One flag for each row of one part of a table, and the operations on them. Shared by the part's slots.
+
+    Not among the graph's local variables: each worker of a cluster initializes those, and would lose what the others
+    have recorded. Not among the global ones: a Saver saves those.
+    """
+
+    variable: tf.Variable
+    touched_ids: tf.Tensor
+    ids: tf.Tensor
+    clear: tf.Operation
+    give_back: tf.Operation
+
+
+def refusal(uses: Sequence[Uses]) -> str | None:
+    """Why recording would not see every write; None when it does."""
+    for use in uses:
+        for writer in use.other_writers:
+            return f"{writer.type} {writer.name} writes all rows"
+        for writer in use.row_writers:
+            followers = _followers(writer)
+            if not followers:
+                return f"nothing follows {writer.type} {writer.name}, so it may run without its recorder"
+            if any(operation._get_control_flow_context() is not None for operation in (writer, *followers)):
+                return f"{writer.type} {writer.name} is used inside a cond or a loop"
+    return None
+
+
+def make_flags(table: SavedVariable, part: Part, number: int) -> PartFlags:
+    with tf.device(part.variable.device), tf.control_dependencies(None):
+        variable = tf.compat.v1.Variable(
+            tf.zeros([part.rows], tf.int8),
+            trainable=False,
+            collections=[],
+            use_resource=True,
+            name=f"{SCOPE}/touched/{table.key}/{number}",
+        )
+        ids = tf.compat.v1.placeholder(tf.int64, [None])
+        return PartFlags(
+            variable,
+            tf.reshape(tf.where(tf.not_equal(variable.read_value(), 0)), [-1]),
+            ids,
+            _scatter(variable, ids, 0),
+            _scatter(variable, ids, 1),
+        )
+
+
+def add_recorder(flags: PartFlags, writer: Any) -> tf.Operation:
+    """Whatever waits for the writer waits for the recorder from now on."""
+    followers = _followers(writer)
+    with tf.device(flags.variable.device):
+        indices = row_indices(writer)
+        one = tf.constant(1, tf.int8)
+        with tf.control_dependencies([writer]):
+            recorder = tf.raw_ops.ResourceScatterUpdate(
+                resource=flags.variable.handle, indices=indices, updates=one, name=f"{SCOPE}/record"
+            )
+    for operation in followers:
+        operation._add_control_input(recorder)
+    return recorder
+
+
+def _followers(writer: Any) -> list[Any]:
+    outputs = [operation for tensor in writer.outputs for operation in tensor.consumers()]
+    return [*writer._control_outputs, *outputs]
+
+
+def _scatter(variable: tf.Variable, ids: tf.Tensor, value: int) -> tf.Operation:
+    return tf.raw_ops.ResourceScatterUpdate(
+        resource=variable.handle, indices=ids, updates=tf.constant(value, tf.int8)
+    )

@@ -1,0 +1,148 @@
+"""Puts a Session to a saved state: the full through TensorFlow's own restore operations, then every delta after it.
+
+Nothing is changed before everything is checked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotdelta.chain import names
+from hotdelta.chain.bundle import BundleReader
+from hotdelta.chain.manifest import Kind, Manifest, TableRecord, Tracking
+from hotdelta.chain.scan import Scanner, directory_of
+from hotdelta.compat.v1.lookup_strategy import moved_rows
+from hotdelta.compat.v1.session_values import RowOperations
+from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph
+from hotdelta.errors import ModelMismatchError
+from hotdelta.logs import event
+from hotdelta.train.resume import ResumePoint, ResumeReader, find_resume_point
+from hotdelta.train.row_values import Array, Ids
+from hotdelta.train.variables import OtherVariable
+
+logger = logging.getLogger(__name__)
+
+
+def find_point(save_path: str) -> ResumePoint | None:
+    """What restoring `save_path` means: the newest full means everything that was committed after it, too.
+
+    An older full means just that full. None: it is no checkpoint of a chain. Raises ChainError when all is damaged.
+    """
+    run_dir, prefix = Path(save_path).parent, Path(save_path).name
+    listing = Scanner(run_dir).scan()
+    fulls = [manifest for manifest in listing.manifests if manifest.kind is Kind.FULL]
+    if fulls and fulls[-1].prefix == prefix:
+        return find_resume_point(run_dir, listing)
+    asked = [manifest for manifest in fulls if manifest.prefix == prefix]
+    return ResumePoint(asked[0], (), ()) if asked else None
+
+
+def restore_point(
+    session: Any, graph: TrainingGraph, run_dir: Path, point: ResumePoint, restore_full: Callable[[str], None]
+) -> None:
+    """Raises ModelMismatchError, which names each tensor and both shapes; then nothing was changed."""
+    with ResumeReader(run_dir, point) as reader:
+        misfits = reader.misfits(graph.variables)
+        if misfits:
+            raise ModelMismatchError(
+                "the model does not fit the checkpoint: " + "; ".join(misfits),
+                problems=tuple(misfits),
+                hint="build the model as it was saved, or use another directory; nothing was changed",
+            )
+        moved = {table.key: moved_in(table, point.newest) for table in graph.tables}
+        # Before the rows: a worker that trains meanwhile sets its flags after it has written.
+        session.run(graph.flag_initializers)
+        restore_full(str(run_dir / point.full.prefix))
+        for table in graph.tables:
+            rows = moved[table.key]
+            if rows is None:
+                _apply_deltas(session, table, run_dir, point)
+            else:
+                _write_moved(session, table, reader, rows)
+        for other in graph.variables.others:
+            graph.values.write(session, other.key, _value(reader, run_dir, point, other))
+    session.run(graph.marker_initializers)
+    graph.restored = point.node
+    for problem in point.problems:
+        event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
+    event(
+        logger, logging.INFO, "resumed", position=point.node, step=point.newest.step, deltas=len(point.deltas)
+    )
+
+
+def moved_in(table: GraphTable, manifest: Manifest) -> Ids | None:
+    """For each row of the table the row of the checkpoint that has its id; None when rows are where they were."""
+    saved = manifest.tables.get(table.key) or _whole(table)
+    return moved_rows(
+        table.key,
+        saved=saved.part_rows or (table.table.rows,),
+        saved_strategy=saved.strategy,
+        live=table.saved.part_rows or (table.table.rows,),
+        live_strategy=table.strategy,
+    )
+
+
+def saved_values(graph: TrainingGraph, reader: ResumeReader) -> dict[str, Array]:
+    """What is on disk of every value, and of every row variable of the tables that are compared."""
+    found = {other.key: reader.other_value(other) for other in graph.variables.others}
+    for table in graph.tables:
+        if table.flags is None:
+            found.update({item.key: values for item, values in reader.table_values(table.table)})
+    return found
+
+
+def _whole(table: GraphTable) -> TableRecord:
+    values = table.table.values
+    return TableRecord(values.shape, values.dtype, Tracking.CHANGED, 0)
+
+
+def _apply_deltas(session: Any, table: GraphTable, run_dir: Path, point: ResumePoint) -> None:
+    for manifest in point.deltas:
+        with BundleReader(directory_of(run_dir, Kind.DELTA), manifest.prefix) as reader:
+            for key, operations in table.rows.items():
+                _apply_delta(session, operations, reader, key)
+
+
+def _apply_delta(session: Any, operations: RowOperations, reader: BundleReader, key: str) -> None:
+    """A variable of which this graph looks up rows may have been saved whole by a graph that does not."""
+    saved = operations.saved
+    changed = _changed_rows(reader, key, saved.spec)
+    if changed is not None:
+        operations.write(session, *changed)
+    elif key + names.VALUE_SUFFIX in reader.entries and reader.entries[key + names.VALUE_SUFFIX].shape[0]:
+        value = reader.map_bytes(key + names.VALUE_SUFFIX).view(saved.numpy_dtype).reshape(saved.shape)
+        operations.write(session, np.arange(saved.shape[0], dtype=np.int64), np.array(value))
+
+
+def _changed_rows(reader: BundleReader, key: str, spec: Any) -> tuple[Ids, Array] | None:
+    """Ids and rows of a delta; a slot may share the ids of its table, whose key begins its own."""
+    if key + names.ROWS_SUFFIX not in reader.entries:
+        return None
+    owner = key
+    while owner + names.IDS_SUFFIX not in reader.entries and "/" in owner:
+        owner = owner.rpartition("/")[0]
+    ids = reader.read(owner + names.IDS_SUFFIX)
+    raw = reader.map_bytes(key + names.ROWS_SUFFIX).view(np.dtype(spec.dtype.as_numpy_dtype))
+    return ids, np.array(raw.reshape(len(ids), *(int(size) for size in spec.shape[1:])))
+
+
+def _value(reader: ResumeReader, run_dir: Path, point: ResumePoint, other: OtherVariable) -> Array:
+    """A variable that this graph takes whole may be a table of the graph that trains."""
+    value = np.array(reader.other_value(other))
+    for manifest in point.deltas:
+        with BundleReader(directory_of(run_dir, Kind.DELTA), manifest.prefix) as delta:
+            changed = _changed_rows(delta, other.key, other.variable)
+            if changed is not None:
+                value[changed[0]] = changed[1]
+    return value
+
+
+def _write_moved(session: Any, table: GraphTable, reader: ResumeReader, rows: Ids) -> None:
+    for item, values in reader.table_values(table.table):
+        operations = table.rows[item.key]
+        operations.write(session, np.arange(item.rows, dtype=np.int64), values[rows])

@@ -1,0 +1,72 @@
+"""tf.saved_model, exporting through `exporter`: the SavedModels load fulls and, with save_incr_model, deltas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as _tensorflow
+
+from exporter.export import ExportOptions
+from hotdelta.compat.v1.graph_export import GraphSignature, export_session, signatures_of
+from hotdelta.errors import ConfigurationError
+
+__all__ = ["Builder", "simple_save"]
+
+_v1 = _tensorflow.compat.v1
+
+
+class Builder:
+    """tf.saved_model.Builder for one graph that is served.
+
+    `save_incr_model`: the SavedModel can take deltas, not only full checkpoints.
+    """
+
+    def __init__(self, export_dir: str, save_incr_model: bool = False) -> None:
+        self._target = Path(export_dir)
+        self._is_incremental = save_incr_model
+        self._given: tuple[Any, Any] | None = None
+        if self._target.exists() and any(self._target.iterdir()):
+            raise AssertionError(f"Export directory already exists, and isn't empty: {export_dir}")
+
+    def add_meta_graph_and_variables(
+        self, sess: Any, tags: Any, signature_def_map: Any = None, **_options: Any
+    ) -> None:
+        """Look-up tables are found in the graph; the other options of tf.saved_model.Builder are not needed."""
+        if list(tags) != [_v1.saved_model.tag_constants.SERVING]:
+            raise ConfigurationError(
+                f"a SavedModel with the tags {list(tags)} cannot be exported here",
+                hint="export one for tf.saved_model.tag_constants.SERVING",
+            )
+        self._given = sess, signatures_of(signature_def_map, sess.graph)
+
+    def save(self, as_text: bool = False) -> bytes:  # noqa: ARG002 - an option of tf.saved_model
+        if self._given is None:
+            raise ConfigurationError("nothing to save", hint="call add_meta_graph_and_variables first")
+        session, signatures = self._given
+        options = ExportOptions(save_incr_model=self._is_incremental)
+        path = export_session(session, signatures, self._target, options)
+        return str(path / "saved_model.pb").encode()
+
+
+def simple_save(
+    session: Any,
+    export_dir: str,
+    inputs: Any,
+    outputs: Any,
+    legacy_init_op: Any = None,  # noqa: ARG001 - an option of tf.saved_model
+    save_incr_model: bool = False,
+) -> None:
+    """tf.saved_model.simple_save; `save_incr_model`: the SavedModel can take deltas, not only full checkpoints."""
+    signature = GraphSignature(dict(inputs), dict(outputs))
+    name = _v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+    options = ExportOptions(save_incr_model=save_incr_model)
+    export_session(session, {name: signature}, Path(export_dir), options)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_v1.saved_model, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*dir(_v1.saved_model), *__all__})

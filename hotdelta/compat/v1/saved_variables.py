@@ -1,0 +1,121 @@
+"""The variables of a graph as the chain sees them: parts of a partitioned variable are one variable with one key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hotdelta.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One variable of the graph: the whole of a model's variable, or some of its rows."""
+
+    variable: Any
+    first_row: int
+    rows: int
+    slice_spec: str
+
+    @property
+    def reference(self) -> tf.Tensor:
+        """The tensor through which operations reach the variable: its handle, or its reference."""
+        variable = self.variable
+        return variable.handle if self.is_resource else variable._ref()
+
+    @property
+    def is_resource(self) -> bool:
+        return hasattr(self.variable, "handle")
+
+    @property
+    def name(self) -> str:
+        return str(self.variable.op.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedVariable:
+    """One variable of the model. `key` is its name in checkpoints: that of tf.train.Saver."""
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: tf.DType
+    parts: tuple[Part, ...]
+    is_trainable: bool
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = np.dtype(self.dtype.as_numpy_dtype)
+        return dtype
+
+    @property
+    def spec(self) -> tf.TensorSpec:
+        return tf.TensorSpec(self.shape, self.dtype)
+
+    @property
+    def part_rows(self) -> tuple[int, ...]:
+        """Empty when there is only one part."""
+        return tuple(part.rows for part in self.parts) if len(self.parts) > 1 else ()
+
+
+def find_saved_variables(variables: Iterable[Any]) -> tuple[SavedVariable, ...]:
+    """In the order in which the variables were made. Raises ConfigurationError for what a chain cannot hold."""
+    groups: dict[str, list[Any]] = {}
+    for variable in _flatten(variables):
+        groups.setdefault(_key(variable), []).append(variable)
+    trainable = {id(variable) for variable in _flatten(tf.compat.v1.trainable_variables())}
+    return tuple(_saved(key, group, trainable) for key, group in groups.items())
+
+
+def _flatten(variables: Iterable[Any]) -> list[Any]:
+    flat: list[Any] = []
+    for variable in variables:
+        if isinstance(variable, tf.Variable):
+            flat.append(variable)
+        elif hasattr(variable, "_get_variable_list"):
+            flat.extend(variable._get_variable_list())
+        else:
+            raise ConfigurationError(
+                f"{variable!r} is no variable, so its changes cannot be in a delta",
+                hint="save it with a Saver of its own, without incremental_save_restore",
+            )
+    return flat
+
+
+def _key(variable: Any) -> str:
+    info = variable._save_slice_info
+    return str(info.full_name) if info else str(variable.op.name)
+
+
+def _saved(key: str, variables: list[Any], trainable: set[int]) -> SavedVariable:
+    first = variables[0]
+    info = first._save_slice_info
+    if not first.shape.is_fully_defined() or first.dtype.base_dtype == tf.string:
+        raise ConfigurationError(
+            f"variable {key!r} is {first.dtype.base_dtype.name} of shape {first.shape}, which a delta cannot hold",
+            hint="give it a shape and a numeric dtype",
+        )
+    shape = tuple(int(size) for size in (info.full_shape if info else first.shape))
+    parts = tuple(
+        sorted((_part(key, variable, shape) for variable in variables), key=lambda part: part.first_row)
+    )
+    if shape and sum(part.rows for part in parts) != shape[0]:
+        raise ConfigurationError(
+            f"{key!r} has parts of {[part.rows for part in parts]} rows, and {shape[0]} rows in all",
+            hint="save all parts of a partitioned variable together; give two variables different names",
+        )
+    return SavedVariable(key, shape, first.dtype.base_dtype, parts, id(first) in trainable)
+
+
+def _part(key: str, variable: Any, shape: tuple[int, ...]) -> Part:
+    info = variable._save_slice_info
+    if info is None:
+        return Part(variable, 0, shape[0] if shape else 1, "")
+    if any(info.var_offset[1:]) or tuple(info.var_shape[1:]) != shape[1:]:
+        raise ConfigurationError(
+            f"{key!r} is partitioned along its columns", hint="partition it along axis 0, by rows"
+        )
+    return Part(variable, int(info.var_offset[0]), int(info.var_shape[0]), str(info.spec))

@@ -1,0 +1,227 @@
+"""`tf.train.CheckpointSaverHook` that writes fulls and, between them, deltas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.compat.v1.saver import Saver
+from hotdelta.compat.v1.scaffold import Scaffold, require_incremental
+from hotdelta.compat.v1.session_chain import SessionChain
+from hotdelta.compat.v1.training_graph import TrainingGraph, training_graph_of
+from hotdelta.errors import ConfigurationError
+
+v1 = tf.compat.v1
+
+
+class CheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListener):
+    """tf.train.CheckpointSaverListener: `before_save` and `after_save` are about fulls, these two about deltas."""
+
+    def before_incremental_save(self, session: Any, global_step_value: int) -> None:
+        pass
+
+    def after_incremental_save(self, session: Any, global_step_value: int) -> bool | None:
+        """Called when a delta was committed, at the end of a later step. Return True to stop training."""
+
+
+class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
+    """tf.train.CheckpointSaverHook; with `incremental_save_secs` or `incremental_save_steps` it writes a chain.
+
+    Only the chief has one. A full is written at the start when there is nothing to go on from, and at the end.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: Any = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: Any = None,
+        listeners: Any = None,
+        save_graph_def: bool = True,
+        *,
+        incremental_save_secs: float | None = None,
+        incremental_save_steps: int | None = None,
+    ) -> None:
+        is_incremental = incremental_save_secs is not None or incremental_save_steps is not None
+        if is_incremental:
+            _check_configuration(save_secs, save_steps, scaffold, checkpoint_basename)
+        elif getattr(scaffold, "incremental_save_restore", False):
+            raise ConfigurationError(
+                "the scaffold records for deltas, but its CheckpointSaverHook has no interval for them",
+                hint="pass incremental_save_secs or incremental_save_steps, too",
+            )
+        super().__init__(
+            str(checkpoint_dir),
+            save_secs=save_secs,
+            save_steps=save_steps,
+            saver=saver,
+            checkpoint_basename=checkpoint_basename,
+            scaffold=scaffold,
+            listeners=listeners,
+            save_graph_def=save_graph_def,
+        )
+        self._delta_timer = (
+            v1.train.SecondOrStepTimer(every_secs=incremental_save_secs, every_steps=incremental_save_steps)
+            if is_incremental
+            else None
+        )
+        self._chain: SessionChain | None = None
+        self._saved_step = -1
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        if self._delta_timer is not None and self._chain is None:
+            self._chain = self._new_chain(session)
+        super().after_create_session(session, coord)
+        if self._delta_timer is not None:
+            self._delta_timer.update_last_triggered_step(session.run(self._global_step_tensor))
+
+    def before_run(self, run_context: Any) -> Any:
+        """Whoever fetches a writer by itself gets its recorder, too."""
+        recorders = fetched_recorders(run_context)
+        arguments = super().before_run(run_context)
+        return v1.train.SessionRunArgs([arguments.fetches, recorders])
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        stale_step = run_values.results[0]
+        super().after_run(run_context, v1.train.SessionRunValues(stale_step, None, None))
+        if self._delta_timer is None or self._chain is None:
+            return
+        session = run_context.session
+        if self._tell(session, self._chain.collect(session)):
+            run_context.request_stop()
+        if self._delta_timer.should_trigger_for_step(stale_step + self._steps_per_run):
+            step = session.run(self._global_step_tensor)
+            if self._delta_timer.should_trigger_for_step(step) and not self._chain.is_writing:
+                self._delta_timer.update_last_triggered_step(step)
+                self._begin_delta(session, step)
+
+    def end(self, session: Any) -> None:
+        if self._chain is None:
+            super().end(session)
+            return
+        step = session.run(self._global_step_tensor)
+        self._tell(session, self._chain.finish(session))
+        if step != self._saved_step:
+            self._save(session, step)
+        for listener in self._listeners:
+            listener.end(session, step)
+        self._chain.close()
+        self._chain = None
+
+    def _new_chain(self, session: Any) -> SessionChain:
+        saver: Saver = self._get_saver()
+        return SessionChain(
+            _prepared(session),
+            Path(self._checkpoint_dir),
+            keep_fulls=saver.keep_fulls,
+            step_tensor=self._global_step_tensor,
+            meta_graph=saver.meta_graph if self._save_graph_def else None,
+        )
+
+    def _save(self, session: Any, step: int) -> bool:
+        """Called by tf.train's own hook, for the first checkpoint of a Session and for those that are due."""
+        if self._chain is None:
+            return bool(super()._save(session, step))
+        is_first = not self._chain.is_started_for(session)
+        if not is_first:
+            self._tell(session, self._chain.finish(session))
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        manifest = self._chain.start(session) if is_first else self._chain.save_full(session)
+        if manifest is None:
+            self._saved_step = step if is_first else self._saved_step
+            return False
+        self._note(manifest)
+        wishes = [listener.after_save(session, step) for listener in self._listeners]
+        return any(wishes)
+
+    def _begin_delta(self, session: Any, step: int) -> None:
+        for listener in self._delta_listeners():
+            listener.before_incremental_save(session, step)
+        if self._chain is not None:
+            self._chain.begin_delta(session)
+
+    def _tell(self, session: Any, committed: Manifest | None) -> bool:
+        """Returns whether a listener wants training to stop."""
+        if committed is None:
+            return False
+        wishes = [
+            listener.after_incremental_save(session, committed.step) for listener in self._delta_listeners()
+        ]
+        return any(wishes)
+
+    def _delta_listeners(self) -> list[Any]:
+        """Listeners of stock TensorFlow know only full checkpoints."""
+        return [listener for listener in self._listeners if hasattr(listener, "after_incremental_save")]
+
+    def _note(self, manifest: Manifest) -> None:
+        self._saved_step = manifest.step
+        if self._delta_timer is not None and manifest.kind is Kind.FULL:
+            self._delta_timer.update_last_triggered_step(manifest.step)
+        path = str(Path(self._checkpoint_dir) / manifest.prefix)
+        log = v1.SessionLog(status=v1.SessionLog.CHECKPOINT, checkpoint_path=path)
+        self._summary_writer.add_session_log(log, manifest.step)
+
+
+class RecordingHook(tf.compat.v1.train.SessionRunHook):
+    """For workers that have no CheckpointSaverHook: a writer that is fetched by itself brings its recorder along."""
+
+    def before_run(self, run_context: Any) -> Any:
+        recorders = fetched_recorders(run_context)
+        return v1.train.SessionRunArgs(recorders) if recorders else None
+
+
+def fetched_recorders(run_context: Any) -> list[tf.Operation]:
+    graph = training_graph_of(run_context.session.graph)
+    if graph is None or not graph.recorders:
+        return []
+    found = []
+    for fetch in tf.nest.flatten(run_context.original_args.fetches):
+        name = fetch if isinstance(fetch, str) else getattr(fetch, "name", "")
+        recorder = graph.recorders.get(str(name).partition(":")[0])
+        if recorder is not None:
+            found.append(recorder)
+    return found
+
+
+def _prepared(session: Any) -> TrainingGraph:
+    graph = training_graph_of(session.graph)
+    if graph is None:
+        raise ConfigurationError(
+            "the graph was finalized without recorders, so no delta could be written",
+            hint="give the Session the same incremental scaffold as the hook",
+        )
+    return graph
+
+
+def _check_configuration(save_secs: Any, save_steps: Any, scaffold: Any, basename: str) -> None:
+    if scaffold is None:
+        raise ConfigurationError(
+            "a CheckpointSaverHook with an incremental interval has no scaffold, so nothing records for it",
+            hint="pass scaffold=tf.train.Scaffold(incremental_save_restore=True), the one of the Session",
+        )
+    require_incremental_scaffold(scaffold)
+    if save_secs is None and save_steps is None:
+        raise ConfigurationError(
+            "an incremental interval without an interval for full checkpoints: deltas need a full to follow",
+            hint="pass save_secs or save_steps, too",
+        )
+    if basename != "model.ckpt":
+        raise ConfigurationError(
+            f"fulls of a chain are called model.ckpt, not {basename!r}", hint="leave checkpoint_basename out"
+        )
+
+
+def require_incremental_scaffold(scaffold: Any) -> None:
+    if not isinstance(scaffold, Scaffold) or not scaffold.incremental_save_restore:
+        raise ConfigurationError(
+            "an incremental interval needs a scaffold that records, and this one does not",
+            hint="make it with tf.train.Scaffold(saver=..., incremental_save_restore=True)",
+        )
+    if scaffold.saver is not None:
+        require_incremental(scaffold.saver)

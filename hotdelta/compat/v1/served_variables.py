@@ -1,0 +1,40 @@
+"""Which variables of a training graph serving needs: all but the optimizer's, by the names that tf.train gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import tensorflow as tf
+
+from hotdelta.compat.v1.saved_variables import SavedVariable
+
+_OPTIMIZER_SCALAR = re.compile(r"(.*/)?beta[12]_power(_\d+)?")
+
+
+def slot_owner(item: SavedVariable, saved: Sequence[SavedVariable]) -> SavedVariable | None:
+    """The trainable variable whose optimizer slot this is: tf.train names slots `<variable>/<optimizer>`."""
+    if item.is_trainable:
+        return None
+    owners = [
+        other
+        for other in saved
+        if other.is_trainable and item.key.startswith(f"{other.key}/") and other is not item
+    ]
+    return max(owners, key=lambda owner: len(owner.key), default=None)
+
+
+def is_served(item: SavedVariable, saved: Sequence[SavedVariable]) -> bool:
+    return slot_owner(item, saved) is None and not _is_of_training(item)
+
+
+def served_variables(saved: Iterable[SavedVariable]) -> list[SavedVariable]:
+    everything = list(saved)
+    return [item for item in everything if is_served(item, everything)]
+
+
+def _is_of_training(item: SavedVariable) -> bool:
+    step = tf.compat.v1.train.get_global_step()
+    if step is not None and item.parts[0].variable is step:
+        return True
+    return not item.is_trainable and not item.shape and _OPTIMIZER_SCALAR.fullmatch(item.key) is not None

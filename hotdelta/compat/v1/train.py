@@ -1,0 +1,22 @@
+"""tf.train, with incremental checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as _tensorflow
+
+from hotdelta.compat.v1.monitored_session import MonitoredTrainingSession
+from hotdelta.compat.v1.saver import Saver
+from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, CheckpointSaverListener
+from hotdelta.compat.v1.scaffold import Scaffold
+
+__all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "MonitoredTrainingSession", "Saver", "Scaffold"]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_tensorflow.compat.v1.train, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*dir(_tensorflow.compat.v1.train), *__all__})

@@ -1,0 +1,195 @@
+"""Exports of graphs: one table per partitioned variable, ids as in training, updated by deltas as any other model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotdelta.compat.v1 as tf
+from exporter.export import ExportOptions
+from exporter.loaded_graph import LoadedGraph
+from hotdelta.chain.manifest import Kind
+from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
+from hotdelta.errors import ConfigurationError, ModelMismatchError
+from tests.compat.chain_states import manifests
+from tests.compat.graph_mode.small_graphs import (
+    ROWS,
+    Build,
+    Model,
+    build_model,
+    monitored,
+    new_graph,
+    train,
+)
+
+BATCHES = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9])
+EVERY_ID = np.arange(ROWS)
+INCREMENTAL = ExportOptions(save_incr_model=True)
+
+
+def rows_of(model: Model, build: Build) -> Any:
+    return tf.nn.embedding_lookup(model.table, model.ids, partition_strategy=build.strategy)
+
+
+def export(build: Build, run_dir: Path, export_dir: Path, options: ExportOptions = INCREMENTAL) -> Path:
+    """From a graph of its own, as an inference job does."""
+    with new_graph():
+        model = build_model(build)
+        signature = GraphSignature({"ids": model.ids}, {"rows": rows_of(model, build), "loss": model.loss})
+        return export_chain({"serving_default": signature}, run_dir, export_dir, options)
+
+
+def predictions(session: Any, model: Model, rows: Any) -> list[bytes]:
+    answers = session.run([rows, model.loss], {model.ids: EVERY_ID})
+    return [np.asarray(answer).tobytes() for answer in answers]
+
+
+def served(graph: LoadedGraph) -> list[bytes]:
+    answer = graph.call("serving_default", {"ids": EVERY_ID})
+    return [answer["rows"].tobytes(), answer["loss"].tobytes()]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        Build(use_resource=True, ids_dtype=tf.int32),
+        Build(parts=4),
+        Build(parts=4, use_resource=True, strategy="div"),
+    ],
+    ids=str,
+)
+def test_an_export_follows_the_chain_with_the_ids_of_training(tmp_path: Path, build: Build) -> None:
+    run_dir = tmp_path / "run"
+    with new_graph():
+        model = build_model(build, tf.train.AdagradOptimizer(0.1))
+        rows = rows_of(model, build)
+        with monitored(run_dir) as session:
+            train(session, model, BATCHES[:2])
+            first = export(build, run_dir, tmp_path / "export")
+            with LoadedGraph(first) as graph:
+                assert served(graph) == predictions(session._tf_sess(), model, rows)
+                train(session, model, BATCHES[2:4])
+                delta = manifests(run_dir, Kind.DELTA)[-1]
+                graph.restore("restore_incremental", str(run_dir / ".incremental_checkpoint" / delta.prefix))
+                updated = served(graph)
+                assert updated == predictions(session._tf_sess(), model, rows)
+    with LoadedGraph(export(build, run_dir, tmp_path / "export")) as graph:
+        assert served(graph) == updated
+        graph.restore("restore_full", str(run_dir / "model.ckpt-4"))
+        assert served(graph) == updated
+
+
+def test_an_id_that_a_part_does_not_have_is_an_error_not_a_row_of_the_next_part(tmp_path: Path) -> None:
+    build = Build(parts=4)
+    with new_graph():
+        build_model(build, tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path / "run"):
+            pass
+    with LoadedGraph(export(build, tmp_path / "run", tmp_path / "export")) as graph:
+        for bad_id in (ROWS, -1):
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                graph.call("serving_default", {"ids": [bad_id]})
+
+
+def test_without_save_incr_model_only_fulls_can_be_loaded(tmp_path: Path) -> None:
+    with new_graph():
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path / "run"):
+            pass
+    with LoadedGraph(export(Build(), tmp_path / "run", tmp_path / "export", ExportOptions())) as graph:
+        assert "restore_full" in graph._signatures
+        assert "restore_incremental" not in graph._signatures
+
+
+def test_a_graph_with_nothing_incremental_is_refused_at_export_time(tmp_path: Path) -> None:
+    with new_graph():
+        inputs = tf.placeholder(tf.float32, [None, 4])
+        outputs = tf.matmul(inputs, tf.get_variable("kernel", [4, 2]))
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            for save_incr_model in (False, True):
+                target = str(tmp_path / str(save_incr_model))
+                options = {"save_incr_model": save_incr_model}
+                if save_incr_model:
+                    with pytest.raises(ConfigurationError, match="nothing to update row by row"):
+                        tf.saved_model.simple_save(session, target, {"x": inputs}, {"y": outputs}, **options)
+                else:
+                    tf.saved_model.simple_save(session, target, {"x": inputs}, {"y": outputs}, **options)
+    assert (tmp_path / "False" / "saved_model.pb").exists()
+    assert not (tmp_path / "True").exists()
+
+
+def test_another_layout_is_not_exported_from_the_chain(tmp_path: Path) -> None:
+    with new_graph():
+        build_model(Build(parts=4), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path / "run"):
+            pass
+    with pytest.raises(
+        ModelMismatchError, match="table: in parts mod 15 15 in the graph, mod 8 8 7 7 trained"
+    ):
+        export(Build(parts=2), tmp_path / "run", tmp_path / "export")
+
+
+def test_builder_and_simple_save_export_what_the_session_holds_and_it_follows_the_chain(
+    tmp_path: Path,
+) -> None:
+    build = Build(parts=4)
+    with new_graph():
+        model = build_model(build, tf.train.AdagradOptimizer(0.1))
+        rows = rows_of(model, build)
+        with monitored(tmp_path / "run") as session:
+            raw = session._tf_sess()
+            train(session, model, BATCHES[:2])
+            tf.saved_model.simple_save(
+                raw,
+                str(tmp_path / "simple"),
+                {"ids": model.ids},
+                {"rows": rows, "loss": model.loss},
+                save_incr_model=True,
+            )
+            builder = tf.saved_model.Builder(str(tmp_path / "export" / "7"), save_incr_model=True)
+            definition = tf.saved_model.predict_signature_def(
+                {"ids": model.ids}, {"rows": rows, "loss": model.loss}
+            )
+            builder.add_meta_graph_and_variables(
+                raw, [tf.saved_model.tag_constants.SERVING], {"serving_default": definition}
+            )
+            builder.save()
+            expected = predictions(raw, model, rows)
+            train(session, model, BATCHES[2:])
+        last = manifests(tmp_path / "run", Kind.FULL)[-1]
+    for path in (tmp_path / "simple", tmp_path / "export" / "7"):
+        with LoadedGraph(path) as graph:
+            assert served(graph) == expected
+            graph.restore("restore_full", str(tmp_path / "run" / last.prefix))
+            assert served(graph) != expected
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_feature_columns_and_vocabularies_are_exported(tmp_path: Path, use_resource: bool) -> None:
+    def build() -> tuple[Any, Any]:
+        tf.get_variable_scope().set_use_resource(use_resource)
+        words = tf.placeholder(tf.string, [None, 1], name="words")
+        column = tf.feature_column.categorical_column_with_vocabulary_list("words", ["a", "b", "c"])
+        embedding = tf.feature_column.embedding_column(column, 4)
+        return words, tf.feature_column.input_layer({"words": words}, [embedding])
+
+    with new_graph():
+        words, outputs = build()
+        step = tf.train.get_or_create_global_step()
+        train_op = tf.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(outputs), global_step=step)
+        with monitored(tmp_path / "run") as session:
+            session.run(train_op, {words: [["b"], ["a"]]})
+            expected = session.run(outputs, {words: [["a"], ["c"], ["?"]]})
+    with new_graph():
+        words, outputs = build()
+        signature = GraphSignature({"words": words}, {"rows": outputs})
+        path = export_chain(
+            {"serving_default": signature}, tmp_path / "run", tmp_path / "export", INCREMENTAL
+        )
+    with LoadedGraph(path) as graph:
+        answer = graph.call("serving_default", {"words": [["a"], ["c"], ["?"]]})
+    assert answer["rows"].tobytes() == expected.tobytes()

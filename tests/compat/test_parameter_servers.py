@@ -1,0 +1,139 @@
+"""A cluster of two parameter servers and two asynchronous workers: real processes, and kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import Kind
+from tests.compat.chain_states import links_after, manifests, newest_state, state_of
+
+PATIENCE_SECONDS = 120.0
+
+
+class Cluster:
+    """Starts and kills its tasks. What they print is kept beside the chain."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._addresses = ",".join(f"localhost:{port}" for port in _free_ports(4))
+        self._tasks: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, job: str, index: int) -> None:
+        log = (self.run_dir.parent / f"{job}-{index}.log").open("ab")
+        with log:
+            self._tasks[f"{job} {index}"] = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.compat.cluster_program",
+                    job,
+                    str(index),
+                    self._addresses,
+                    self.run_dir,
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONPATH": "."},
+            )
+
+    def kill(self, job: str, index: int) -> None:
+        task = self._tasks[f"{job} {index}"]
+        task.send_signal(signal.SIGKILL)
+        task.wait()
+
+    def wait_for(self, job: str, index: int) -> int:
+        return self._tasks[f"{job} {index}"].wait(PATIENCE_SECONDS)
+
+    def require_alive(self) -> None:
+        for name, task in self._tasks.items():
+            assert task.poll() in (None, -signal.SIGKILL), f"{name} ended: {self.logs()}"
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"{path.name}: {path.read_text()[-2000:]}" for path in self.run_dir.parent.glob("*.log")
+        )
+
+    def stop(self) -> None:
+        for task in self._tasks.values():
+            task.kill()
+            task.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    cluster = Cluster(run_dir)
+    yield cluster
+    cluster.stop()
+
+
+def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_last_commit(
+    cluster: Cluster,
+) -> None:
+    run_dir = cluster.run_dir
+    for job, index in (("ps", 0), ("ps", 1), ("worker", 0)):
+        cluster.start(job, index)
+    wait_until(cluster, lambda: len(manifests(run_dir)) > 1)
+    cluster.start("worker", 1)
+    wait_until(cluster, lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
+    cluster.kill("ps", 0)
+    before = manifests(run_dir)[-1]
+    cluster.start("ps", 0)
+    wait_until(cluster, lambda: manifests(run_dir)[-1].position.run == 2)
+    first = next(link for link in manifests(run_dir, Kind.DELTA) if link.position.run == 2)
+    newest = [link for link in manifests(run_dir, Kind.DELTA) if link.position.run == 1][-1]
+    assert first.parent == newest.node
+    wait_until(cluster, lambda: manifests(run_dir)[-1].step > before.step + 100)
+    lost_step = step_of(run_dir, 1)
+    wait_until(cluster, lambda: step_of(run_dir, 1) != lost_step)
+    cluster.kill("worker", 0)
+    cluster.start("worker", 0)
+    wait_until(cluster, lambda: manifests(run_dir)[-1].position.run == 3)
+    (run_dir / "stop").touch()
+    assert cluster.wait_for("worker", 1) == 0, cluster.logs()
+    assert cluster.wait_for("worker", 0) == 0, cluster.logs()
+
+    fulls = manifests(run_dir, Kind.FULL)
+    # Two parameter servers with serving and training data each.
+    assert len([file for file in fulls[-1].files if ".data-" in file.name]) == 4
+    # Every update is in some delta: the oldest full with all deltas is what the last full, at rest, says.
+    last = newest_state(run_dir)
+    replayed = state_of(run_dir, fulls[0], links_after(run_dir, fulls[0]))
+    assert replayed.keys() == last.keys()
+    for key, value in last.items():
+        assert value.tobytes() == replayed[key].tobytes(), key
+
+
+def step_of(run_dir: Path, worker: int) -> int:
+    try:
+        return int((run_dir / f"worker-{worker}.step").read_text() or 0)
+    except FileNotFoundError:
+        return 0
+
+
+def wait_until(cluster: Cluster, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        cluster.require_alive()
+        assert time.monotonic() < deadline, cluster.logs()
+        time.sleep(0.1)
+
+
+def _free_ports(count: int) -> list[int]:
+    """All open at once, so that no two are the same."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
