@@ -56,8 +56,11 @@ class TableTrainer:
     def commit_rows(self, count: int) -> Position:
         """A delta of so many random rows."""
         self.write_rows(count)
-        self._writer.save()
+        self.commit()
         return self.newest().position
+
+    def commit(self) -> None:
+        self._writer.save()
 
     def write_rows(self, count: int) -> None:
         ids = np.sort(self._random.choice(self.rows, count, replace=False))

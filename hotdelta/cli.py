@@ -1,4 +1,4 @@
-"""The command `hotdelta`: look at a chain on disk. Only reads, and never imports TensorFlow."""
+"""The command `hotdelta`: look at a chain on disk, and give orders to a server. Never imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hotdelta import operator_orders
 from hotdelta.chain import Kind, Listing, Manifest, Scanner, plan, verify
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HotdeltaError
 from hotdelta.io.contents import describe_directory
@@ -27,6 +28,10 @@ examples:
   # is every file what its manifest says, and can a server get to the newest position?
   hotdelta verify run
 
+  # take a server back by one update, and let it go on later (HOTDELTA_ADMIN_TOKEN holds its token)
+  hotdelta rollback http://127.0.0.1:8000 --deltas 1
+  hotdelta resume http://127.0.0.1:8000
+
 A position is run.seq: the seq-th commit of the run-th start of a trainer. A full and the delta that closes it share
 one. Deltas name their parent; a server that is at the parent follows by applying the delta.
 Exit codes: 0 in order, 1 something is damaged or missing (it is named), 2 wrong usage.
@@ -37,6 +42,8 @@ _COLUMNS = ("kind", "position", "parent", "step", "rows", "bytes", "age")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    if options.command in operator_orders.COMMANDS:
+        return operator_orders.run(options)
     try:
         listing = _scan(options.directory)
     except HotdeltaError as error:
@@ -168,17 +175,14 @@ def format_age(seconds: float) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hotdelta",
-        description="Look at the chain of full checkpoints and deltas that a trainer writes.",
+        description="Look at the chain that a trainer writes, and give orders to servers that follow it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text in (
         ("chain", "list every full and delta: kind, position, parent, step, rows, bytes, age"),
-        (
-            "describe",
-            "list the variables at the newest position: class (parameter, persistable), shape, dtype, bytes",
-        ),
+        ("describe", "list the variables at the newest position with their class, shape, dtype and bytes"),
         ("verify", "check the digest of every file, and whether the newest position can be reached"),
     ):
         command = commands.add_parser(
@@ -187,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "directory", type=Path, metavar="DIR", help="the checkpoint directory of the trainer"
         )
+    operator_orders.add_commands(commands)
     return parser
 
 

@@ -11,6 +11,7 @@ HotdeltaError
 │   └── SchemaError           a manifest belongs to a model of another schema
 ├── CommitError               a save could not be committed (disk full, permission, directory gone)
 ├── ApplyError                an update could not be staged or applied to the live model
+│   └── SanityError           the values of an update are not what training writes
 ├── NotReadyError             no model is served yet
 ├── PredictionError           the model failed at a request that was in order
 └── RequestError              a caller's request cannot be answered as it stands
@@ -114,6 +115,10 @@ class CommitError(HotdeltaError):
 
 class ApplyError(HotdeltaError):
     """An update could not be staged or applied; the live model is unchanged."""
+
+
+class SanityError(ApplyError):
+    """The values of an update are not what training writes: NaN, garbage, too many rows; it is quarantined."""
 
 
 class NotReadyError(HotdeltaError):

@@ -57,12 +57,18 @@ class BrokenLinks:
         item = max(final, key=lambda item: item.manifest.position, default=None)
         return (item.manifest.position, item.error) if item else None
 
+    @property
+    def final(self) -> tuple[tuple[Manifest, HotdeltaError], ...]:
+        """Every commit that is not tried again as it is."""
+        return tuple((item.manifest, item.error) for item in self._broken.values() if item.is_final)
+
     def filter(self, listing: Listing) -> Listing:
         """The listing with the broken commits among the refused ones, and their reasons."""
         if not self._broken:
             return listing
-        present = {_key(manifest) for manifest in listing.manifests}
-        self._broken = {key: item for key, item in self._broken.items() if key in present}
+        present = {_key(manifest): manifest for manifest in listing.manifests}
+        # A manifest that says something else by now is another commit, whatever its name.
+        self._broken = {key: item for key, item in self._broken.items() if present.get(key) == item.manifest}
         for item in self._broken.values():
             self._judge_anew(item)
         final = {key: item for key, item in self._broken.items() if item.is_final}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
 from hotdelta.errors import ApplyError, ChainError
 from loader.chain_view import ChainView
-from loader.commit_files import VerifiedFiles, verify_files
+from loader.checks import Checks
+from loader.commit_files import VerifiedFiles
 from loader.live_model import LiveModel
 from loader.served import Origin
 
 
-def catch_up(model: LiveModel, chain: ChainView) -> Origin:
+def catch_up(model: LiveModel, chain: ChainView, checks: Checks) -> Origin:
     """Afterwards `model.node` says how far it came: not at all when there is nothing that it could use.
 
     What cannot be used is reported to `chain`, and gone around as far as possible.
@@ -24,7 +25,11 @@ def catch_up(model: LiveModel, chain: ChainView) -> Origin:
         for step in steps:
             manifest = manifest_of(step)
             try:
-                _take(model, verify_files(chain.run_dir, manifest))
+                files = checks.files(chain.run_dir, manifest)
+                try:
+                    _take(model, files, checks)
+                finally:
+                    files.release()
             except (ChainError, ApplyError) as error:
                 if chain.report_broken(manifest, error) is not None:
                     return origin
@@ -41,13 +46,19 @@ def manifest_of(step: Step) -> Manifest:
             raise ValueError(f"there is nothing to undo to {node} with")
 
 
-def _take(model: LiveModel, files: VerifiedFiles) -> None:
+def _take(model: LiveModel, files: VerifiedFiles, checks: Checks) -> None:
+    schema = model.metadata.schema
+    checks.layout(files.prefix, files.manifest, schema)
     if files.manifest.kind is Kind.DELTA:
         stage_verified(model, files)
+        accepted = checks.values.check_delta(files, schema, model.preimage())
+        files.require_unchanged()
         model.apply()
     else:
+        accepted = checks.values.check_full(files, schema)
         restore_verified(model, files)
     require_node(model, files.manifest.node)
+    checks.values.accept(accepted)
 
 
 def stage_verified(model: LiveModel, files: VerifiedFiles) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hotdelta.chain import Kind, Listing, Manifest, Node, Plan, Position, Refused, Scanner, plan
-from hotdelta.errors import HotdeltaError
+from hotdelta.chain import ApplyDelta, Kind, Listing, Manifest, Node, Plan, Position, Refused, Scanner, plan
+from hotdelta.errors import HotdeltaError, SanityError
 from loader.broken_links import BrokenLinks
 from loader.export_metadata import ExportMetadata
+from loader.orders import Orders
+from loader.pinned_plan import plan_to
+from loader.quarantine import Quarantine
 from loader.served import Origin
+from loader.status import Quarantined
 from loader.straight_line import plan_straight_line
 
 _MAX_NOTED = 1000
@@ -18,9 +23,19 @@ _MAX_NOTED = 1000
 class ChainView:
     """One look at a time; between two looks everything it says is about the same listing. One thread at a time."""
 
-    def __init__(self, run_dir: Path, *, broken: BrokenLinks, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        broken: BrokenLinks,
+        wall_clock: Callable[[], float],
+        orders: Orders | None = None,
+        scanner: Scanner | None = None,
+    ) -> None:
         self.run_dir = run_dir
-        self._scanner = Scanner(run_dir)
+        self.orders = orders or Orders()
+        self.quarantine = Quarantine()
+        self._scanner = scanner or Scanner(run_dir)
         self._broken = broken
         self._wall_clock = wall_clock
         self._scanned = Listing()
@@ -33,6 +48,7 @@ class ChainView:
             now = self._wall_clock()
             self._scanned = listing
             self._note_seen(now)
+            self.quarantine.forget_vanished(listing)
             self._full_nodes = frozenset(m.node for m in listing.manifests if m.kind is Kind.FULL)
 
     def _note_seen(self, now: float) -> None:
@@ -57,22 +73,28 @@ class ChainView:
         return self._seen_at.get(node, self._wall_clock())
 
     def plan_from(self, live: Node | None, metadata: ExportMetadata, undoable: Sequence[Node] = ()) -> Plan:
-        """The way to the newest state that can be reached, around what is broken."""
+        """The way to the newest state that can be reached and is allowed, around what is broken or quarantined."""
         listing = self._broken.filter(self._scanned)
-        schema, refused = metadata.schema.digest, listing.refused
-        if metadata.is_incremental:
-            straight = plan_straight_line(live, listing.manifests, schema=schema) if live else None
-            return straight or plan(
-                live, listing.manifests, undoable=undoable, schema=schema, refused=refused
-            )
-        # Deltas cannot be used, but they say where in the history the live state is.
-        fulls = [m for m in listing.manifests if m.kind is Kind.FULL or m.node not in self._full_nodes]
-        unusable = {m.node for m in fulls if m.kind is Kind.DELTA}
-        return plan(live, fulls, schema=schema, excluded=unusable, refused=refused)
+        manifests, schema, refused = listing.manifests, metadata.schema.digest, listing.refused
+        excluded = self.quarantine.nodes | self.orders.bad
+        if not metadata.is_incremental:
+            # Deltas cannot be used, but they say where in the history the live state is.
+            manifests = tuple(m for m in manifests if m.kind is Kind.FULL or m.node not in self._full_nodes)
+            excluded |= {m.node for m in manifests if m.kind is Kind.DELTA}
+            undoable = ()
+        elif self.orders.pin is None and live is not None:
+            straight = plan_straight_line(live, manifests, schema=schema)
+            if straight is not None and excluded.isdisjoint(_targets(straight)):
+                return straight
+        way = functools.partial(plan_to, self.orders.pin) if self.orders.pin is not None else plan
+        return way(live, manifests, undoable=undoable, schema=schema, excluded=excluded, refused=refused)
 
     def report_broken(self, manifest: Manifest, error: HotdeltaError) -> HotdeltaError | None:
         """Remember a failure. Returns it when it is to be retried, so that going around it is too early."""
-        self._broken.add(manifest, error)
+        if isinstance(error, SanityError):
+            self.quarantine.add(manifest, error)
+        else:
+            self._broken.add(manifest, error)
         return self._broken.late()
 
     def report_used(self, manifest: Manifest) -> None:
@@ -86,11 +108,34 @@ class ChainView:
 
     def unusable_after(self, node: Node) -> str:
         """Why something that is newer than a state cannot be used; empty when nothing newer is known to be bad."""
+        for quarantined, reason in self.quarantine.reasons.items():
+            if quarantined.position > node.position:
+                return reason
         broken = self._broken.newest()
         if broken is not None and broken[0] > node.position:
             return f"{broken[0]} cannot be used: {broken[1]}"
         refused = [item for item in self._scanned.refused if item.position and item.position > node.position]
         return f"{refused[0].path.name} cannot be used: {refused[0].reason}" if refused else ""
+
+    @property
+    def quarantined(self) -> tuple[Quarantined, ...]:
+        """Everything that is not used although it is there, and why, oldest first."""
+        found = [Quarantined(node, reason) for node, reason in self.quarantine.reasons.items()]
+        found += [Quarantined(manifest.node, str(error)) for manifest, error in self._broken.final]
+        found += [Quarantined(node, "it was rolled back") for node in self.orders.bad]
+        return tuple(sorted(found, key=lambda item: item.node.position))
+
+    def nodes_between(self, low: Position, high: Position) -> frozenset[Node]:
+        """The states after `low`, up to and with `high`."""
+        return frozenset(m.node for m in self._scanned.manifests if low < m.position <= high)
+
+    def ancestor_of(self, node: Node, deltas: int) -> Node | None:
+        """The state so many deltas before another, as far as the directory tells."""
+        parents = {m.node: m.parent for m in self._scanned.manifests if m.kind is Kind.DELTA}
+        at: Node | None = node
+        for _ in range(deltas):
+            at = parents.get(at) if at is not None else None
+        return at
 
     @property
     def refused(self) -> tuple[Refused, ...]:
@@ -99,6 +144,15 @@ class ChainView:
     def deltas_after(self, node: Node) -> int:
         """How many deltas are newer than a state; for an export that cannot take them."""
         return sum(1 for m in self._scanned.manifests if m.kind is Kind.DELTA and m.position > node.position)
+
+    def commits_after(self, node: Node) -> int:
+        """How many states are newer than one."""
+        newer = set()
+        for manifest in reversed(self._scanned.manifests):
+            if manifest.position <= node.position:
+                break
+            newer.add(manifest.position)
+        return len(newer)
 
     def first_after(self, node: Node) -> Manifest | None:
         """The oldest commit that is newer than a state."""
@@ -123,3 +177,7 @@ class ChainView:
         if manifest.kind is Kind.FULL or manifest.node in self._full_nodes:
             return Origin(manifest.position, 0)
         return Origin(manifest.base or before.base, before.deltas + 1)
+
+
+def _targets(found: Plan) -> set[Node]:
+    return {step.manifest.node for step in found.steps if isinstance(step, ApplyDelta)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +17,20 @@ Stamps = tuple[FileStamp, ...]
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFiles:
-    """Files whose digests were right, and what identifies them. A replaced or rewritten file has another stamp."""
+    """Files whose digests were right, and what identifies them. A replaced or rewritten file has another stamp.
+
+    `copy` is the directory of a private copy, which `release` removes.
+    """
 
     run_dir: Path
     manifest: Manifest
     stamps: Stamps
+    copy: Path | None = None
+
+    def release(self) -> None:
+        """Call when they are not read any more."""
+        if self.copy is not None:
+            shutil.rmtree(self.copy, ignore_errors=True)
 
     @property
     def prefix(self) -> Path:
@@ -53,7 +63,8 @@ def stamp_files(run_dir: Path, manifest: Manifest) -> Stamps:
 
 def stamp(path: Path) -> FileStamp:
     try:
-        status = path.stat()
+        # Not what a symbolic link leads to: the link itself can be turned elsewhere.
+        status = path.lstat()
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_ctime_ns

@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from hotdelta.chain import Node
 from hotdelta.errors import ApplyError, HotdeltaError
 from hotdelta.logs import event
 from loader.catch_up import catch_up
 from loader.chain_view import ChainView
+from loader.checks import Checks
 from loader.export_metadata import ExportMetadata, read_metadata
 from loader.export_watch import ExportVersion, ExportWatch
 from loader.lag import Stopwatch
@@ -35,6 +37,7 @@ class ExportSwap:
         *,
         serving: Serving,
         chain: ChainView,
+        checks: Checks,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         look_again: Callable[[], None],
@@ -43,6 +46,7 @@ class ExportSwap:
         self._settings = settings
         self._serving = serving
         self._chain = chain
+        self._checks = checks
         self._clock = clock
         self._wall_clock = wall_clock
         self._look_again = look_again
@@ -72,6 +76,15 @@ class ExportSwap:
         problems = self._exports.problems
         return f"no export can be served: {problems[0]}" if problems and served is None else reason
 
+    def _is_barred(self, node: Node) -> bool:
+        return self._chain.orders.is_barred(node) or node in self._chain.quarantine.nodes
+
+    def _why_barred(self, problem: HotdeltaError | None) -> str:
+        pin = self._chain.orders.pin
+        if pin is not None:
+            return f"the server is pinned at {pin}{f', and {problem}' if problem else ''}"
+        return "it is quarantined"
+
     def reload(self) -> str:
         """Load the served version once more, for an export that takes fulls only. Returns why it has to wait."""
         return self._swap_in(self._version) if self._version is not None else ""
@@ -88,6 +101,10 @@ class ExportSwap:
         """A version may not take the model back, and needs a state to serve. Decided before anything is loaded."""
         reachable = self._chain.plan_from(metadata.node, metadata)
         target = reachable.target or metadata.node
+        if reachable.target is None and metadata.node is not None and self._is_barred(metadata.node):
+            return (
+                f"it holds {metadata.node}, which must not be served: {self._why_barred(reachable.problem)}"
+            )
         if target is None:
             reason = f": {reachable.problem}" if reachable.problem else ""
             return f"it holds no state of a chain, and there is no full checkpoint to load{reason}"
@@ -104,8 +121,10 @@ class ExportSwap:
         model = self._load_beside(version, is_urgent=old is None)
         if model is None:
             return _IS_LOADING
-        origin = catch_up(model, self._chain)
+        origin = catch_up(model, self._chain, self._checks)
         problem = _why_not(model, old)
+        if not problem and model.node is not None and self._is_barred(model.node):
+            problem = f"it came only to {model.node}: {self._why_barred(None)}"
         if problem:
             if old is not None:
                 # Twice the memory is for a moment only; without one that serves there is nothing to double.

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from hotdelta import signatures as contract
 from hotdelta.chain import (
     ApplyDelta,
-    BundleReader,
     Manifest,
     Node,
     RestoreFull,
     Step,
     UndoTo,
     decode_identity,
-    directory_of,
 )
 from hotdelta.errors import ApplyError, ChainError, DamagedError
 from hotdelta.logs import event
+from loader.bundle_rows import BundleRows
 from loader.catch_up import stage_verified
 from loader.chain_view import ChainView
-from loader.commit_files import VerifiedFiles, verify_files
+from loader.checks import Checks
+from loader.commit_files import VerifiedFiles
 from loader.fed_update import FedUpdate
 from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
 from loader.lag import Stopwatch, lag_of
@@ -55,12 +55,14 @@ class Follower:
         chain: ChainView,
         limits: FollowLimits,
         *,
+        checks: Checks | None = None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
         self._serving = serving
         self._chain = chain
         self._limits = limits
+        self._checks = checks or Checks()
         self._clock = clock
         self._wall_clock = wall_clock
         self.history = UndoHistory(limits.undo_bytes)
@@ -70,8 +72,16 @@ class Follower:
 
         False when not all were taken; what could not be used has been reported to the chain view.
         """
-        steps = list(steps)
         verified: dict[Node, VerifiedFiles] = {}
+        try:
+            return self._follow(list(steps), verified, on_update)
+        finally:
+            for files in verified.values():
+                files.release()
+
+    def _follow(
+        self, steps: list[Step], verified: dict[Node, VerifiedFiles], on_update: Callable[[Served], bool]
+    ) -> bool:
         if steps and not isinstance(steps[0], ApplyDelta):
             # This way leads back before it leads on, so look at all of it before the first step.
             for manifest in _manifests(steps):
@@ -105,6 +115,8 @@ class Follower:
             self._chain.report_broken(manifest, error)
             self._discard_staged()
             return None
+        finally:
+            files.release()
         self._chain.report_used(manifest)
         return served
 
@@ -120,7 +132,13 @@ class Follower:
     def _verify(self, manifest: Manifest, watch: Stopwatch) -> VerifiedFiles | None:
         try:
             with watch.measure("verify"):
-                return verify_files(self._chain.run_dir, manifest)
+                files = self._checks.files(self._chain.run_dir, manifest)
+                try:
+                    self._checks.layout(files.prefix, manifest, self._live.model.metadata.schema)
+                except DamagedError:
+                    files.release()
+                    raise
+                return files
         except DamagedError as error:
             self._chain.report_broken(manifest, error)
             return None
@@ -129,13 +147,21 @@ class Follower:
         model = self._live.model
         with watch.measure("stage"):
             stage_verified(model, files)
-        return self._apply_staged(files.manifest, watch)
+        with watch.measure("preimage"):
+            preimage = model.preimage()
+        with watch.measure("sanity"):
+            accepted = self._checks.values.check_delta(files, model.metadata.schema, preimage)
+            files.require_unchanged()
+        served = self._apply_staged(files.manifest, preimage, watch)
+        self._checks.values.accept(accepted)
+        return served
 
     def _apply_full(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
         manifest, model = files.manifest, self._live.model
-        directory = directory_of(self._chain.run_dir, manifest.kind)
-        with BundleReader(directory, manifest.prefix) as reader:
-            full = FullReader(files, reader)
+        with watch.measure("sanity"):
+            accepted = self._checks.values.check_full(files, model.metadata.schema)
+        with BundleRows(files.prefix) as bundle:
+            full = FullReader(files, bundle)
             slice_bytes = self._limits.slice_bytes
             with watch.measure("stage"):
                 difference = compare_full(
@@ -144,8 +170,11 @@ class Follower:
                 files.require_unchanged()
                 if difference.rows is not None:
                     model.stage_rows(staged_difference(model, full, difference))
+            self._checks.values.accept(accepted)
             if difference.rows is not None:
-                return self._apply_staged(manifest, watch, rows=difference.num_rows)
+                with watch.measure("preimage"):
+                    preimage = model.preimage()
+                return self._apply_staged(manifest, preimage, watch, rows=difference.num_rows)
             served = self._served(manifest)
             with self._serving.exclusive(watch):
                 served.applied_at = self._wall_clock()
@@ -160,11 +189,11 @@ class Follower:
         self.history.clear()
         return self._finish(served, manifest, watch, rows=difference.num_rows)
 
-    def _apply_staged(self, manifest: Manifest, watch: Stopwatch, *, rows: int | None = None) -> Served:
+    def _apply_staged(
+        self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int | None = None
+    ) -> Served:
         before = self._live
         model = before.model
-        with watch.measure("preimage"):
-            preimage = model.preimage()
         _require_staged(preimage, manifest.node)
         served = self._served(manifest)
         with self._serving.exclusive(watch):

@@ -1,7 +1,7 @@
 """A full on its way into a model that is serving: read in slices, compared, and staged as the rows that differ.
 
 Within a byte budget the differing rows are staged like a delta, so that the exclusive part copies memory only. Beyond
-it they are written slice by slice out of the mapped file, all under one hold of the gate: slower for those who wait,
+it they are written slice by slice out of the file, all under one hold of the gate: slower for those who wait,
 but still one change, and never a second copy of a table.
 """
 
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hotdelta.chain import BundleReader, Manifest, Node, VariableSpec, names
+from hotdelta.chain import Manifest, Node, VariableSpec, names
 from hotdelta.errors import DamagedError
+from loader.bundle_rows import BundleRows
 from loader.commit_files import VerifiedFiles
 from loader.fed_update import FedUpdate, empty_update
 from loader.feeds import numpy_dtype
@@ -40,17 +41,26 @@ class Difference:
 class FullReader:
     """An open full checkpoint, verified. Nothing of it is copied but slices. One thread at a time."""
 
-    def __init__(self, files: VerifiedFiles, reader: BundleReader) -> None:
+    def __init__(self, files: VerifiedFiles, bundle: BundleRows) -> None:
         self._files = files
-        self._reader = reader
+        self._bundle = bundle
 
     @property
     def manifest(self) -> Manifest:
         return self._files.manifest
 
-    def map(self, spec: VariableSpec) -> Array:
+    def read(self, spec: VariableSpec) -> Array:
         """Raises DamagedError when the full holds something else under this key."""
-        entry = self._reader.entries.get(spec.key)
+        self._require(spec)
+        return self._bundle.read(spec.key)
+
+    def read_rows(self, spec: VariableSpec, start: int, stop: int) -> Array:
+        """Raises DamagedError when the full holds something else under this key."""
+        self._require(spec)
+        return self._bundle.read_rows(spec.key, start, stop)
+
+    def _require(self, spec: VariableSpec) -> None:
+        entry = self._bundle.entries.get(spec.key)
         if entry is None or (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
             raise DamagedError(
                 f"{self.manifest.prefix} holds {spec.key!r} as {entry}, the model wants {spec.dtype}{spec.shape}",
@@ -58,7 +68,6 @@ class FullReader:
                 position=str(self.manifest.position),
                 hint="wait for the next full",
             )
-        return self._reader.map_bytes(spec.key).view(numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
 def compare_full(model: LiveModel, full: FullReader, *, max_bytes: int, slice_bytes: int) -> Difference:
@@ -92,11 +101,14 @@ def write_in_slices(model: LiveModel, full: FullReader, difference: Difference, 
     """
     parent = _live(model)
     for spec in model.metadata.schema.tables:
-        mapped, ids = full.map(spec), difference.ids[spec.key]
-        for start, stop in _slices(len(ids), spec, slice_bytes):
+        ids = difference.ids[spec.key]
+        for start, stop in _slices(spec.shape[0], spec, slice_bytes):
+            inside = ids[np.searchsorted(ids, start) : np.searchsorted(ids, stop)]
+            if not len(inside):
+                continue
             update = _update(model, full, parent=parent)
-            update[spec.key + names.IDS_SUFFIX] = np.array(ids[start:stop])
-            update[spec.key + names.ROWS_SUFFIX] = mapped[ids[start:stop]]
+            update[spec.key + names.IDS_SUFFIX] = np.array(inside)
+            update[spec.key + names.ROWS_SUFFIX] = full.read_rows(spec, start, stop)[inside - start]
             model.stage_rows(update)
             model.apply()
             parent = full.manifest.node
@@ -109,11 +121,10 @@ def write_in_slices(model: LiveModel, full: FullReader, difference: Difference, 
 def _compare_table(
     model: LiveModel, full: FullReader, spec: VariableSpec, *, budget: int, slice_bytes: int
 ) -> tuple[Array, Array, int]:
-    mapped = full.map(spec)
     found_ids: list[Array] = [np.empty(0, np.int64)]
-    found_rows: list[Array] = [np.empty((0, *spec.shape[1:]), mapped.dtype)]
+    found_rows: list[Array] = [np.empty((0, *spec.shape[1:]), numpy_dtype(spec.dtype))]
     for start, stop in _slices(spec.shape[0], spec, slice_bytes):
-        rows = np.array(mapped[start:stop])
+        rows = full.read_rows(spec, start, stop)
         ids = np.arange(start, stop)
         update = _update(model, full, parent=_live(model))
         update[spec.key + names.IDS_SUFFIX], update[spec.key + names.ROWS_SUFFIX] = ids, rows
@@ -129,7 +140,7 @@ def _compare_table(
 
 
 def _compare_values(model: LiveModel, full: FullReader) -> dict[str, Array]:
-    new = {spec.key: np.array(full.map(spec))[np.newaxis] for spec in model.metadata.schema.others}
+    new = {spec.key: full.read(spec)[np.newaxis] for spec in model.metadata.schema.others}
     update = _update(model, full, parent=_live(model))
     update.update({key + names.VALUE_SUFFIX: value for key, value in new.items()})
     model.stage_rows(update)

@@ -34,6 +34,7 @@ class Lag:
     apply_ms: float
     applied_at: float
     first_served_at: float | None = None
+    sanity_ms: float = 0.0
 
     @property
     def commit_to_served_ms(self) -> float | None:
@@ -63,6 +64,7 @@ class Lag:
             "verify_ms": self.verify_ms,
             "stage_ms": self.stage_ms,
             "preimage_ms": self.preimage_ms,
+            "sanity_ms": self.sanity_ms,
             "gate_wait_ms": self.gate_wait_ms,
             "apply_ms": self.apply_ms,
             "first_served_ms": _span(self.applied_at, self.first_served_at),
@@ -120,6 +122,7 @@ def lag_of(
         gate_wait_ms=watch.stages.get("gate_wait", 0.0),
         apply_ms=watch.stages.get("apply", 0.0),
         applied_at=applied_at,
+        sanity_ms=watch.stages.get("sanity", 0.0),
     )
 
 

@@ -9,13 +9,20 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hotdelta.chain import Position, names
+from hotdelta.chain import Node, Position, Scanner, SigningKey, names
 from loader.broken_links import BrokenLinks
 from loader.chain_view import ChainView
+from loader.checks import Checks
+from loader.commands import CommandQueue
+from loader.commit_files import verify_files
 from loader.export_swap import ExportSwap
 from loader.follower import Follower, FollowLimits
 from loader.gate import Gate
 from loader.lag_report import LagReport
+from loader.operator_desk import OperatorDesk
+from loader.orders import Orders
+from loader.private_copy import PrivateCopies
+from loader.sanity_gate import SanityGate
 from loader.served import Serving, Version
 from loader.settings import LoaderSettings
 from loader.status import LoaderStatus
@@ -50,6 +57,7 @@ class Loader:
         *,
         gate: Gate | None = None,
         clocks: Clocks | None = None,
+        checks: Checks | None = None,
         after_swap: Callable[[], None] = _nothing,
     ) -> None:
         """`after_swap` is called by the updater thread whenever another model has begun to serve (gc.freeze)."""
@@ -61,16 +69,38 @@ class Loader:
         broken = BrokenLinks(
             settings.checkpoint_dir, late_seconds=settings.late_data_seconds, clock=clocks.monotonic
         )
-        chain = ChainView(settings.checkpoint_dir, broken=broken, wall_clock=clocks.wall)
+        key = SigningKey.read(settings.signing_key_file) if settings.signing_key_file else None
+        chain = ChainView(
+            settings.checkpoint_dir,
+            broken=broken,
+            wall_clock=clocks.wall,
+            orders=Orders(settings.pin),
+            scanner=Scanner(settings.checkpoint_dir, is_trusted=key.has_signed if key else None),
+        )
+        self._copies = PrivateCopies() if key else None
+        checks = checks or Checks(
+            files=self._copies.verify_files if self._copies else verify_files,
+            values=SanityGate(settings.sanity),
+        )
         limits = FollowLimits(settings.undo_bytes, settings.full_diff_bytes, settings.slice_bytes)
+        follower = Follower(
+            self._serving,
+            chain,
+            limits,
+            checks=checks,
+            clock=clocks.monotonic,
+            wall_clock=clocks.wall,
+        )
+        self._desk = OperatorDesk(self._serving, chain, follower, checks.values)
         self._updater = Updater(
             serving=self._serving,
             chain=chain,
-            follower=Follower(self._serving, chain, limits, clock=clocks.monotonic, wall_clock=clocks.wall),
+            follower=follower,
             exports=ExportSwap(
                 settings,
                 serving=self._serving,
                 chain=chain,
+                checks=checks,
                 clock=clocks.monotonic,
                 wall_clock=clocks.wall,
                 look_again=self._wake.look,
@@ -78,6 +108,7 @@ class Loader:
             ),
             watch=self._make_watch(),
             wake=self._wake,
+            commands=CommandQueue(self._wake.look),
             report=LagReport(clocks.wall),
             clock=clocks.monotonic,
             poll_seconds=settings.poll_seconds,
@@ -90,6 +121,8 @@ class Loader:
         """Stop following, then answering; returns when the threads have ended and the model is freed."""
         self._updater.stop()
         self._serving.close()
+        if self._copies is not None:
+            self._copies.close()
 
     @property
     def is_alive(self) -> bool:
@@ -112,12 +145,42 @@ class Loader:
         """Whether `position` or a later one is served within so many seconds."""
         return self._serving.wait_for(position, timeout_seconds)
 
+    def rollback(self, position: Position) -> Node:
+        """Go back to a position and stay there; what was undone is bad until `resume`. Returns what is served.
+
+        This and the other orders wait for the updater. They raise RequestError, and change nothing, when they cannot
+        be carried out, NotReadyError when nothing is served, and ApplyError when it failed on the way.
+        """
+        return self._updater.order(lambda: self._desk.rollback(position))
+
+    def rollback_deltas(self, deltas: int) -> Node:
+        """The same, by a number of updates."""
+        return self._updater.order(lambda: self._desk.rollback_deltas(deltas))
+
+    def pin(self, position: Position | None = None) -> Node:
+        """Serve exactly this position, or the one that is served now, until `resume`."""
+        return self._updater.order(lambda: self._desk.pin(position))
+
+    def resume(self) -> Node:
+        """Follow the chain again."""
+        return self._updater.order(self._desk.resume)
+
+    def release(self, position: Position) -> Node:
+        """Take a quarantined update whatever its values are."""
+        return self._updater.order(lambda: self._desk.release(position))
+
     def status(self) -> LoaderStatus:
         observed, served = self._updater.observed, self._serving.current
         condition = observed.condition
         if served is None:
             return LoaderStatus(
-                condition.state, condition.reason, is_ready=False, newest_on_disk=observed.newest
+                condition.state,
+                condition.reason,
+                is_ready=False,
+                newest_on_disk=observed.newest,
+                pinned=observed.pinned,
+                quarantined=observed.quarantined,
+                refused=observed.refused,
             )
         metadata = served.model.metadata
         since = observed.pending_since
@@ -138,6 +201,10 @@ class Loader:
             newest_on_disk=observed.newest,
             seconds_behind=max(0.0, self._clocks.wall() - since) if since is not None else 0.0,
             tables=metadata.schema.tables,
+            pinned=observed.pinned,
+            commits_behind=observed.commits_behind,
+            quarantined=observed.quarantined,
+            refused=observed.refused,
             undo_depth=observed.undo_depth,
             undo_bytes=observed.undo_bytes,
             updates=observed.updates,

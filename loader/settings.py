@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
+from loader.sanity import SanitySettings
 
 _BOUNDS = {
     "poll_seconds": (0.01, 3600),
@@ -42,13 +44,19 @@ class LoaderSettings:
     """Threads that stage and apply, apart from those that predict."""
     predict_threads: int = 0
     """Threads that share the operations of one prediction; 0 runs each in the thread that asks (fastest)."""
+    sanity: SanitySettings = field(default_factory=SanitySettings)
+    """What the values of an update may look like; what does not is quarantined."""
+    pin: Position | None = None
+    """Serve exactly this position until resumed."""
+    signing_key_file: Path | None = None
+    """With a key only manifests that are signed with it are used, and files are read from private copies."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name in _BOUNDS:
-                low, high = _BOUNDS[field.name]
-                value = getattr(self, field.name)
+        for setting in fields(self):
+            if setting.name in _BOUNDS:
+                low, high = _BOUNDS[setting.name]
+                value = getattr(self, setting.name)
                 if not low <= value <= high:
                     raise ConfigurationError(
-                        f"{field.name} is {value}", hint=f"give a number from {low} to {high}"
+                        f"{setting.name} is {value}", hint=f"give a number from {low} to {high}"
                     )

@@ -11,11 +11,15 @@ from loader.lag import Lag
 
 
 class State(StrEnum):
-    """WAITING: nothing is served, or nothing new can come; FOLLOWING: at the newest, or on the way; DEGRADED: stuck."""
+    """WAITING: nothing is served, or nothing new can come; FOLLOWING: at the newest, or on the way; DEGRADED: stuck;
+
+    PINNED: an operator holds it at a position.
+    """
 
     WAITING = "waiting"
     FOLLOWING = "following"
     DEGRADED = "degraded"
+    PINNED = "pinned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,14 @@ class Quarantined:
     """A state that is not applied, and why."""
 
     node: Node
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedManifest:
+    """A file that should be a manifest and is none that can be used, and why."""
+
+    name: str
     reason: str
 
 
@@ -55,6 +67,9 @@ class LoaderStatus:
     seconds_behind: float = 0.0
     tables: tuple[VariableSpec, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
+    refused: tuple[RefusedManifest, ...] = ()
+    pinned: Position | None = None
+    commits_behind: int = 0
     undo_depth: int = 0
     undo_bytes: int = 0
     updates: int = 0

@@ -6,23 +6,28 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from hotdelta.chain import Position
 from hotdelta.errors import ApplyError, HotdeltaError
 from hotdelta.logs import event
 from loader.chain_view import ChainView
+from loader.commands import CommandQueue
 from loader.export_swap import ExportSwap
 from loader.follower import Follower
 from loader.lag_report import LagReport
 from loader.served import Served, Serving
-from loader.status import Condition, State
+from loader.status import Condition, Quarantined, RefusedManifest, State
 from loader.wake import Wake
 from loader.watch import Watch
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
+
 RETRY_SECONDS = 0.25
 STOP_SECONDS = 60.0
+MAX_REFUSED = 20
 _EXPORT_INCREMENTAL = "export with --save-incr-model to serve them"
 
 
@@ -36,6 +41,10 @@ class Observed:
     undo_depth: int = 0
     undo_bytes: int = 0
     updates: int = 0
+    pinned: Position | None = None
+    commits_behind: int = 0
+    quarantined: tuple[Quarantined, ...] = ()
+    refused: tuple[RefusedManifest, ...] = ()
 
 
 class Updater:
@@ -50,6 +59,7 @@ class Updater:
         exports: ExportSwap,
         watch: Watch,
         wake: Wake,
+        commands: CommandQueue,
         report: LagReport,
         clock: Callable[[], float],
         poll_seconds: float,
@@ -60,13 +70,15 @@ class Updater:
         self._exports = exports
         self._watch = watch
         self._wake = wake
+        self._commands = commands
         self._report = report
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._said: set[str] = set()
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotdelta-updater", daemon=True)
-        self.observed = Observed(Condition(State.WAITING, "the loader is starting"))
+        starting = Condition(State.WAITING, "the loader is starting")
+        self.observed = Observed(starting, pinned=chain.orders.pin)
 
     @property
     def is_alive(self) -> bool:
@@ -74,11 +86,13 @@ class Updater:
 
     def start(self) -> None:
         self._watch.start()
+        self._commands.open()
         self._thread.start()
 
     def stop(self) -> None:
         """Raises ApplyError when the thread does not end in time; then the model is left as it is."""
         self._is_stopping.set()
+        self._commands.close()
         self._wake.look()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
@@ -88,18 +102,45 @@ class Updater:
         self._exports.close()
         self._report.flush()
 
+    def order(self, call: Callable[[], Result]) -> Result:
+        """Run a call in the updater thread and wait for it; afterwards `observed` tells what came of it.
+
+        Raises what it raises, NotReadyError when the updater does not run.
+        """
+
+        def carry_out() -> Result:
+            result = call()
+            served = self._serving.current
+            if served is not None:
+                self._observe(self._at_rest(served, None))
+            return result
+
+        return self._commands.ask(carry_out)
+
     def _run(self) -> None:
         while not self._is_stopping.is_set():
-            try:
-                condition = self._look()
-            except HotdeltaError as error:
-                condition = Condition(State.DEGRADED, str(error))
-            except Exception as error:
-                # The edge of the loop: whatever it is, what is served goes on serving.
-                logger.exception("unexpected failure of the updater")
-                condition = Condition(State.DEGRADED, f"unexpected failure: {error!r}")
-            self._observe(condition)
+            self.look_once()
             self._sleep()
+
+    def look_once(self) -> None:
+        """One turn of the loop: what was asked for, then what is new. Not while the thread runs it."""
+        try:
+            self._obey()
+            condition = self._look()
+        except HotdeltaError as error:
+            condition = Condition(State.DEGRADED, str(error))
+        except Exception as error:
+            # The edge of the loop: whatever it is, what is served goes on serving.
+            logger.exception("unexpected failure of the updater")
+            condition = Condition(State.DEGRADED, f"unexpected failure: {error!r}")
+        self._observe(condition)
+
+    def _obey(self) -> None:
+        """What was asked for comes before what is new."""
+        before = self._serving.current
+        self._commands.run_waiting()
+        if before is not None and self._serving.current is None:
+            self._reload_torn(before)
 
     def _sleep(self) -> None:
         """Until somebody says look, or the next poll; lag lines are completed meanwhile."""
@@ -135,7 +176,7 @@ class Updater:
                 return self._reload_torn(served)
             if is_done:
                 return self._at_rest(after, found.problem)
-            if self._chain.retry_reason or self._is_stopping.is_set():
+            if self._chain.retry_reason or self._is_stopping.is_set() or self._commands.is_waiting:
                 return Condition(State.FOLLOWING, self._chain.retry_reason)
             served = after
 
@@ -159,6 +200,11 @@ class Updater:
 
     def _at_rest(self, served: Served, problem: HotdeltaError | None) -> Condition:
         """How it stands when every step that could be taken was taken."""
+        pin = self._chain.orders.pin
+        if pin is not None:
+            newer = self._chain.commits_after(served.node)
+            reason = f"pinned at {pin} by an operator; {newer} newer commits wait"
+            return Condition(State.PINNED, f"{reason}; {problem}" if problem else reason)
         reason = str(problem) if problem else self._chain.unusable_after(served.node)
         if reason:
             return Condition(State.DEGRADED, reason)
@@ -183,8 +229,10 @@ class Updater:
             undo_depth=len(self._follower.history),
             undo_bytes=self._follower.history.bytes,
             updates=self._report.updates,
+            pinned=self._chain.orders.pin,
+            quarantined=self._chain.quarantined,
         )
-        return not self._is_stopping.is_set()
+        return not self._is_stopping.is_set() and not self._commands.is_waiting
 
     def _observe(self, condition: Condition) -> None:
         previous, served = self.observed, self._serving.current
@@ -196,6 +244,12 @@ class Updater:
             undo_depth=len(self._follower.history),
             undo_bytes=self._follower.history.bytes,
             updates=self._report.updates,
+            pinned=self._chain.orders.pin,
+            commits_behind=self._chain.commits_after(served.node) if served else 0,
+            quarantined=self._chain.quarantined,
+            refused=tuple(
+                RefusedManifest(item.path.name, item.reason) for item in self._chain.refused[:MAX_REFUSED]
+            ),
         )
         self._serving.explain(condition.reason)
         if condition != previous.condition:

@@ -15,6 +15,8 @@ import hotdelta
 from hotdelta.chain import Position
 from hotdelta.errors import HotdeltaError
 from server import error_responses
+from server.admin_routes import admin_router
+from server.admin_tokens import AdminTokens
 from server.batching import Batcher
 from server.openapi import describe
 from server.position_wait import PositionWait
@@ -49,6 +51,7 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
     # A plain route: FastAPI would want a JSON Content-Type, and costs a third of the requests per second.
     app.router.routes.append(Route("/predict", predict.answer, methods=["POST"]))
     app.include_router(status_router(loader, batcher))
+    app.include_router(admin_router(loader, AdminTokens.read(settings.admin_token_file)))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)
     app.add_exception_handler(HTTPException, error_responses.answer_http_exception)
     app.add_exception_handler(Exception, error_responses.answer_unexpected)

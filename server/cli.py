@@ -33,6 +33,9 @@ examples:
   # read your own writes: wait up to a second for a position that the trainer has committed
   curl -d '{"instances": [[1, 2, 3]], "min_position": "3.17", "wait_ms": 1000}' http://127.0.0.1:8000/predict
 
+  # go back to a position and stay there; --admin-token-file tokens holds a line ops:TOKEN
+  curl -X POST -H "Authorization: Bearer $TOKEN" -d '{"position": "3.16"}' http://127.0.0.1:8000/model/rollback
+
   # in a container, with log lines for machines
   HOTDELTA_LOG_FORMAT=json server --export-dir /data/export --checkpoint-dir /data/run --host 0.0.0.0
 
@@ -83,6 +86,8 @@ def _serve(settings: Settings) -> int:
             checkpoint_dir=settings.checkpoint_dir,
             poll_seconds=settings.poll_seconds,
             is_polling_only=settings.polling_only,
+            pin=settings.pin,
+            signing_key_file=settings.signing_key_file,
         ),
         after_swap=freeze,
     )

@@ -24,9 +24,12 @@ STATUS: dict[type[errors.HotdeltaError], int] = {
     errors.SchemaError: 500,
     errors.CommitError: 500,
     errors.ApplyError: 500,
+    errors.SanityError: 500,
     errors.NotReadyError: 503,
     errors.PredictionError: 500,
     errors.RequestError: 400,
+    refusals.AdminOffError: 403,
+    refusals.UnauthorizedError: 401,
     refusals.BodyTooLargeError: 413,
     refusals.PositionNotReachedError: 409,
     refusals.OverloadedError: 503,
@@ -45,6 +48,8 @@ def error_response(error: errors.HotdeltaError) -> Response:
     status = status_of(type(error))
     document: dict[str, Any] = {"error": str(error)}
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
+    if isinstance(error, refusals.UnauthorizedError):
+        headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, refusals.PositionNotReachedError):
         document["position"] = str(error.live) if error.live else None
         headers["X-Model-Version"] = str(error.live) if error.live else ""

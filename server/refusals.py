@@ -1,6 +1,8 @@
 """The errors that only a server can raise: a branch of the tree in hotdelta.errors.
 
 RequestError
+├── AdminOffError             this server has no tokens, so nobody may give orders
+├── UnauthorizedError         the request carries no token, or none that is known
 ├── BodyTooLargeError         the request is larger than this server takes
 └── PositionNotReachedError   the request asks for a position that is not served yet
 HotdeltaError
@@ -12,6 +14,20 @@ from __future__ import annotations
 
 from hotdelta.chain import Position
 from hotdelta.errors import HotdeltaError, RequestError
+
+
+class AdminOffError(RequestError):
+    """This server has no tokens, so nobody may give orders."""
+
+    def __init__(self) -> None:
+        super().__init__("the admin routes are off", hint="start the server with --admin-token-file")
+
+
+class UnauthorizedError(RequestError):
+    """The request carries no token, or none that is known."""
+
+    def __init__(self) -> None:
+        super().__init__("this needs a token that is known here", hint="send Authorization: Bearer TOKEN")
 
 
 class BodyTooLargeError(RequestError):

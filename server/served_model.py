@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
-from hotdelta.chain import Position
+from hotdelta.chain import Node, Position
 
 if TYPE_CHECKING:
     from loader import LoaderStatus
@@ -46,3 +46,14 @@ class ServedModel(Protocol):
         self, signature: str, feeds: Mapping[str, Array]
     ) -> tuple[Mapping[str, Array], ServedVersion]:
         """Blocks. Raises RequestError, NotReadyError or PredictionError."""
+
+    def rollback(self, position: Position) -> Node:
+        """Blocks, as all orders do. They return what is served then; RequestError: nothing has changed."""
+
+    def rollback_deltas(self, deltas: int) -> Node: ...
+
+    def pin(self, position: Position | None) -> Node: ...
+
+    def resume(self) -> Node: ...
+
+    def release(self, position: Position) -> Node: ...

@@ -7,7 +7,8 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hotdelta.errors import ConfigurationError
+from hotdelta.chain import Position
+from hotdelta.errors import ConfigurationError, ManifestError
 
 ENVIRONMENT_PREFIX = "HOTDELTA_"
 
@@ -75,6 +76,26 @@ class Settings:
     polling_only: bool = field(
         default=False, metadata=_about("do not rely on file-system events: for network file systems")
     )
+    pin: Position | None = field(
+        default=None,
+        metadata=_about("serve exactly this position until resumed, for example 3.17", metavar="POSITION"),
+    )
+    admin_token_file: Path | None = field(
+        default=None,
+        metadata=_about(
+            "lines of name:token; who sends one may roll back, pin and resume. Without it nobody may",
+            metavar="FILE",
+            is_file=True,
+        ),
+    )
+    signing_key_file: Path | None = field(
+        default=None,
+        metadata=_about(
+            "use only what the trainer signed with this key, and read it from private copies",
+            metavar="FILE",
+            is_file=True,
+        ),
+    )
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -107,8 +128,10 @@ def variable_name(setting: Field[Any]) -> str:
 def parse(setting: Field[Any], text: str) -> Any:
     """The value that a flag or an environment variable spells out. Raises ConfigurationError."""
     match setting.type:
-        case "Path":
+        case "Path" | "Path | None":
             return Path(text)
+        case "Position | None":
+            return _position(setting, text)
         case "int":
             return _number(setting, text, int)
         case "float":
@@ -127,6 +150,13 @@ def _number(setting: Field[Any], text: str, kind: type[int | float]) -> float:
         raise ConfigurationError(f"{flag_name(setting)} is {text!r}, which is not {wanted}") from error
 
 
+def _position(setting: Field[Any], text: str) -> Position:
+    try:
+        return Position.parse(text)
+    except ManifestError as error:
+        raise ConfigurationError(f"{flag_name(setting)}: {error.message}", hint=error.hint) from error
+
+
 def _boolean(setting: Field[Any], text: str) -> bool:
     if text.lower() not in _TRUE + _FALSE:
         raise ConfigurationError(f"{flag_name(setting)} is {text!r}", hint="write true or false")
@@ -141,5 +171,8 @@ def _check(setting: Field[Any], value: Any) -> None:
         )
     if choices is not None and value not in choices:
         raise ConfigurationError(f"{flag_name(setting)} is {value!r}", hint=f"write {' or '.join(choices)}")
-    if isinstance(value, Path) and value.exists() and not value.is_dir():
+    if setting.metadata.get("is_file"):
+        if value is not None and not value.is_file():
+            raise ConfigurationError(f"{flag_name(setting)} is {value}, which is not a file")
+    elif isinstance(value, Path) and value.exists() and not value.is_dir():
         raise ConfigurationError(f"{flag_name(setting)} is {value}, which is not a directory")

@@ -6,12 +6,14 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 import hotdelta
+from server.admin_routes import ADMIN_ROUTES
 from server.batching import Batcher
 from server.error_responses import RETRY_AFTER_SECONDS, json_response
 from server.served_model import ServedModel
 from server.version_document import version_document
 
 _ROUTES = {
+    **ADMIN_ROUTES,
     "POST /predict": 'predict: {"inputs": {name: array}} or {"instances": [row, ...]}',
     "GET /model/version": "what is served, how old it is, and how the last update went",
     "GET /readyz": "200 when predictions can be answered, else 503 and what is waited for",

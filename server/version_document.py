@@ -23,6 +23,9 @@ def version_document(status: LoaderStatus) -> dict[str, Any]:
         "newest_on_disk": _text(status.newest_on_disk),
         "seconds_behind": round(status.seconds_behind, 3),
         "update_state": str(status.state),
+        "pinned": _text(status.pinned),
+        "commits_behind": status.commits_behind,
+        "undo": {"deltas": status.undo_depth, "bytes": status.undo_bytes},
         "reason": status.reason or None,
         "is_ready": status.is_ready,
         "updates": status.updates,
@@ -41,6 +44,7 @@ def version_document(status: LoaderStatus) -> dict[str, Any]:
             {"position": str(item.node), "state_id": item.node.state_id, "reason": item.reason}
             for item in status.quarantined
         ],
+        "refused": [{"file": item.name, "reason": item.reason} for item in status.refused],
     }
 
 
@@ -63,6 +67,7 @@ def _last_update(lag: Lag) -> dict[str, Any]:
             "verify": round(lag.verify_ms, 3),
             "stage": round(lag.stage_ms, 3),
             "preimage": round(lag.preimage_ms, 3),
+            "sanity": round(lag.sanity_ms, 3),
             "gate_wait": round(lag.gate_wait_ms, 3),
             "apply": round(lag.apply_ms, 3),
             "applied_to_first_served": _span_ms(lag.applied_at, lag.first_served_at),

@@ -11,6 +11,7 @@ from hotdelta.chain.position import Node, Position, new_state_id
 from hotdelta.chain.retention import delete, expired, sweep
 from hotdelta.chain.scan import Listing, Refused, Scanner, directory_of, verify
 from hotdelta.chain.schema import Schema, SignatureSpec, TensorSpec, VariableSpec
+from hotdelta.chain.signing import SigningKey
 
 __all__ = [
     "ApplyDelta",
@@ -32,6 +33,7 @@ __all__ = [
     "Scanner",
     "Schema",
     "SignatureSpec",
+    "SigningKey",
     "Step",
     "TableRecord",
     "TensorLayout",

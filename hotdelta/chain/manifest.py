@@ -20,6 +20,7 @@ from hotdelta.errors import ManifestError
 FORMAT_VERSION = 1
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 DIGEST_HEX_DIGITS = 64
+SIGNATURE_HEX_DIGITS = 64
 STRATEGIES = ("mod", "div")
 
 
@@ -87,6 +88,7 @@ class Manifest:
     files: tuple[FileRecord, ...]
     highest_step: HighestStep
     watermark: float | None = None
+    signature: str = ""
 
     @property
     def node(self) -> Node:
@@ -153,6 +155,7 @@ def _to_document(manifest: Manifest) -> dict[str, Any]:
             {"name": file.name, "bytes": file.bytes, "blake3": file.digest, "role": file.role}
             for file in manifest.files
         ],
+        **({"signature": manifest.signature} if manifest.signature else {}),
     }
 
 
@@ -180,6 +183,7 @@ def _from_document(fields: _Fields) -> Manifest:
         tables={key: _read_table(table) for key, table in fields.object("tables").objects()},
         files=tuple(_read_file(file) for file in fields.list_of_objects("files")),
         highest_step=HighestStep(full=highest.integer("full"), delta=highest.integer("delta")),
+        signature=fields.optional_hex("signature", SIGNATURE_HEX_DIGITS),
     )
     _check_consistent(manifest)
     return manifest
@@ -270,6 +274,9 @@ class _Fields:
         if len(value) != digits or not _HEX.fullmatch(value):
             self._wrong(name, f"{digits} lower-case hexadecimal digits")
         return value
+
+    def optional_hex(self, name: str, digits: int) -> str:
+        return self.hex(name, digits) if name in self._document else ""
 
     def choice(self, name: str, allowed: Any) -> str:
         value = self.text(name)

@@ -5,9 +5,11 @@ Scanning only reads. Files may come and go meanwhile: retention deletes, trainer
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,10 +46,14 @@ def directory_of(run_dir: Path, kind: Kind) -> Path:
 
 
 class Scanner:
-    """Lists a run directory again and again; what was parsed once is kept. One thread at a time."""
+    """Lists a run directory again and again; what was parsed once is kept. One thread at a time.
 
-    def __init__(self, directory: Path) -> None:
+    With an `is_trusted` (the check of a signature) manifests that it does not trust are refused.
+    """
+
+    def __init__(self, directory: Path, *, is_trusted: Callable[[Manifest], bool] | None = None) -> None:
         self._directory = directory
+        self._is_trusted = is_trusted
         self._parsed: dict[str, tuple[_Version, Manifest | Refused]] = {}
         self._listing = Listing()
 
@@ -57,13 +63,20 @@ class Scanner:
         for kind in Kind:
             for path, version in _list_manifests(directory_of(self._directory, kind)):
                 known = self._parsed.get(path)
-                parsed = known[1] if known and known[0] == version else _parse(Path(path), kind)
+                parsed = known[1] if known and known[0] == version else self._read(Path(path), kind)
                 if parsed is not None:
                     found[path] = (version, parsed)
         if found != self._parsed:
             self._parsed = found
             self._listing = _build_listing({path: parsed for path, (_, parsed) in found.items()})
         return self._listing
+
+    def _read(self, path: Path, kind: Kind) -> Manifest | Refused | None:
+        parsed = _parse(path, kind)
+        if self._is_trusted is None or not isinstance(parsed, Manifest) or self._is_trusted(parsed):
+            return parsed
+        reason = "its signature is wrong" if parsed.signature else "it is not signed, and a key is configured"
+        return Refused(path, reason, parsed.position)
 
 
 def verify(run_dir: Path, manifest: Manifest, *, roles: Collection[str] | None = None) -> None:
@@ -79,7 +92,7 @@ def verify(run_dir: Path, manifest: Manifest, *, roles: Collection[str] | None =
 
 def _verify_file(path: Path, file: FileRecord, position: str) -> None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_plainly(path)
         try:
             size = os.fstat(fd).st_size
             size, digest = digest_file(fd) if size == file.bytes else (size, "")
@@ -117,12 +130,25 @@ def _list_manifests(directory: Path) -> Iterator[tuple[str, _Version]]:
                 if not is_manifest_name(entry.name):
                     continue
                 try:
-                    status = entry.stat()
+                    status = entry.stat(follow_symlinks=False)
                 except OSError:
                     continue
                 yield entry.path, (status.st_ino, status.st_size, status.st_mtime_ns)
     except OSError:
         return
+
+
+def open_plainly(path: Path) -> int:
+    """A descriptor for reading a regular file.
+
+    Raises OSError for anything else: a symbolic link could lead out of the directory and be turned elsewhere after it
+    was verified, and a pipe would let its reader wait for ever.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return fd
 
 
 def is_manifest_name(name: str) -> bool:
@@ -131,7 +157,7 @@ def is_manifest_name(name: str) -> bool:
 
 def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_plainly(path), "rb") as file:
             manifest = Manifest.from_json(file.read(MAX_MANIFEST_BYTES + 1))
     except FileNotFoundError:
         return None

@@ -17,6 +17,7 @@ from hotdelta.chain.manifest import HighestStep, Kind, Manifest, TableRecord
 from hotdelta.chain.position import Node, Position, new_state_id
 from hotdelta.chain.retention import delete, expired, sweep
 from hotdelta.chain.scan import Listing, Scanner, directory_of
+from hotdelta.chain.signing import SigningKey
 from hotdelta.errors import CommitError
 from hotdelta.logs import event
 from hotdelta.train.cut import Cut
@@ -55,6 +56,7 @@ class ChainWriter:
         self._tip_manifest: Path | None = None
         self._base: Position | None = None
         self._highest = HighestStep()
+        self._key = SigningKey.from_environment()
 
     def open(self) -> Listing:
         """Take the directory for this process. Raises DirectoryBusyError when another trainer has it."""
@@ -79,6 +81,10 @@ class ChainWriter:
 
     def close(self) -> None:
         self._lock.release()
+
+    @property
+    def run(self) -> int:
+        return self._run
 
     @property
     def tip(self) -> Node | None:
@@ -178,7 +184,7 @@ class ChainWriter:
     ) -> Manifest:
         with self._guard_tip:
             highest = self._highest
-        return Manifest(
+        manifest = Manifest(
             kind=kind,
             position=link.node.position,
             state_id=link.node.state_id,
@@ -193,6 +199,7 @@ class ChainWriter:
             highest_step=highest,
             watermark=cut.watermark,
         )
+        return self._key.sign(manifest) if self._key else manifest
 
     def _advance(self, manifest: Manifest) -> None:
         with self._guard_tip:

@@ -160,6 +160,7 @@ def test_each_update_is_one_log_line_with_every_stage(
             "verify_ms",
             "stage_ms",
             "preimage_ms",
+            "sanity_ms",
             "gate_wait_ms",
             "apply_ms",
             "first_served_ms",

@@ -12,6 +12,7 @@ import pytest
 
 from hotdelta.chain import BundleReader, Kind, Position, names
 from hotdelta.errors import ApplyError, DamagedError, RequestError
+from loader.bundle_rows import BundleRows
 from loader.catch_up import stage_verified
 from loader.commit_files import verify_files
 from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
@@ -93,8 +94,8 @@ def test_full_is_taken_as_the_rows_that_differ(root: Path, model: LiveModel, max
     full = verify_files(root / "run", find_commit(root / "run", trainer.train_full([60]), Kind.FULL))
     expected = {name: getattr(trainer.model, name).numpy().tobytes() for name in ("users", "items", "bias")}
     trainer.close()
-    with BundleReader(root / "run", full.manifest.prefix) as reader:
-        opened = FullReader(full, reader)
+    with BundleRows(full.prefix) as bundle:
+        opened = FullReader(full, bundle)
         difference = compare_full(model, opened, max_bytes=max_bytes, slice_bytes=64)
         assert {key: ids.tolist() for key, ids in difference.ids.items()} == {
             "users": [2, 3, 60],
@@ -114,8 +115,8 @@ def test_rows_are_compared_by_bit_pattern(root: Path, model: LiveModel, delta: P
     odd = np.array([[np.nan, -0.0, 1e-45, 1.0]], np.float32)
     trainer.model.users.scatter_nd_update([[5]], odd)
     full = verify_files(root / "run", find_commit(root / "run", trainer.train_full([60]), Kind.FULL))
-    with BundleReader(root / "run", full.manifest.prefix) as reader:
-        opened = FullReader(full, reader)
+    with BundleRows(full.prefix) as bundle:
+        opened = FullReader(full, bundle)
         difference = compare_full(model, opened, max_bytes=2**20, slice_bytes=4096)
         assert 5 in difference.ids["users"]
         model.stage_rows(staged_difference(model, opened, difference))

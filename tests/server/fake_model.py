@@ -34,6 +34,7 @@ class FakeModel:
     position: Position | None = field(default=Position(1, 1))
     calls: list[tuple[str, int]] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
+    orders: list[tuple[str, Position | int | None]] = field(default_factory=list)
     is_alive: bool = True
     is_started: bool = False
 
@@ -67,6 +68,29 @@ class FakeModel:
         if self.position is None:
             raise NotReadyError("no model is served yet")
         return self._outputs(signature, feeds), Version(self.position, self.position.seq * 10, 1)
+
+    def rollback(self, position: Position) -> Node:
+        if self.position is None or position >= self.position:
+            raise RequestError(f"{position} is not before {self.position}")
+        return self._order("rollback", position)
+
+    def rollback_deltas(self, deltas: int) -> Node:
+        return self._order("rollback_deltas", deltas)
+
+    def pin(self, position: Position | None = None) -> Node:
+        return self._order("pin", position)
+
+    def resume(self) -> Node:
+        return self._order("resume", None)
+
+    def release(self, position: Position) -> Node:
+        return self._order("release", position)
+
+    def _order(self, name: str, value: Position | int | None) -> Node:
+        if self.position is None:
+            raise NotReadyError("no model is served yet")
+        self.orders.append((name, value))
+        return Node(self.position, "0" * 32)
 
     def _outputs(self, signature: str, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         match signature:

@@ -1,0 +1,60 @@
+"""Signatures of manifests: who holds the key wrote them. A manifest carries the digests of all its files.
+
+HMAC-SHA256 over the canonical bytes of the manifest (sorted, compact JSON without the signature itself).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from hotdelta.chain.manifest import Manifest
+from hotdelta.errors import ConfigurationError
+
+KEY_FILE_VARIABLE = "HOTDELTA_SIGNING_KEY_FILE"
+MIN_KEY_BYTES = 32
+MAX_KEY_BYTES = 4096
+
+
+class SigningKey:
+    """A secret that trainers and servers share. Never printed."""
+
+    def __init__(self, secret: bytes) -> None:
+        if not MIN_KEY_BYTES <= len(secret) <= MAX_KEY_BYTES:
+            raise ConfigurationError(
+                f"a signing key of {len(secret)} bytes is not from {MIN_KEY_BYTES} to {MAX_KEY_BYTES} bytes",
+                hint="make one with: openssl rand -hex 32",
+            )
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "SigningKey(...)"
+
+    @classmethod
+    def read(cls, path: Path) -> SigningKey:
+        """Everything in the file but white space at its ends. Raises ConfigurationError."""
+        try:
+            return cls(path.read_bytes().strip())
+        except OSError as error:
+            raise ConfigurationError(f"the signing key {path} cannot be read: {error.strerror}") from error
+
+    @classmethod
+    def from_environment(cls) -> SigningKey | None:
+        """The key of the file that the environment names, if it names one. Raises ConfigurationError."""
+        path = os.environ.get(KEY_FILE_VARIABLE)
+        return cls.read(Path(path)) if path else None
+
+    def sign(self, manifest: Manifest) -> Manifest:
+        return replace(manifest, signature=self._signature(manifest))
+
+    def has_signed(self, manifest: Manifest) -> bool:
+        return hmac.compare_digest(self._signature(manifest), manifest.signature)
+
+    def _signature(self, manifest: Manifest) -> str:
+        document = json.loads(replace(manifest, signature="").to_json())
+        content = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()

@@ -1,0 +1,117 @@
+"""Reads rows of a tensor bundle into memory of our own.
+
+Never through a memory map: a file that somebody truncates meanwhile would end the process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hotdelta.chain import BundleEntry, BundleReader, names
+from hotdelta.errors import DamagedError
+from loader.feeds import numpy_dtype
+
+Array = npt.NDArray[Any]
+
+
+class BundleRows:
+    """An open bundle. Raises DamagedError for anything that cannot be read. One thread at a time."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self._directory, self._prefix = prefix.parent, prefix.name
+        self._reader = BundleReader(self._directory, self._prefix)
+        self.entries = self._reader.entries
+        self._opened = contextlib.ExitStack()
+        self._descriptors: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._opened.close()
+        self._reader.close()
+
+    def shard_bytes(self, shard: int) -> int:
+        """How large a data file is."""
+        return os.fstat(self._open(shard)).st_size
+
+    def read(self, name: str) -> Array:
+        """A whole tensor, also one without axes."""
+        entry = self._entry(name)
+        return self._read(name, entry, 0, entry.size, entry.shape)
+
+    def read_rows(self, name: str, start: int, stop: int, *, buffer: Array | None = None) -> Array:
+        """Some rows, in `buffer` (bytes) when it is given and large enough: fresh memory costs more than reading."""
+        entry = self._entry(name)
+        row_bytes = math.prod(entry.shape[1:]) * numpy_dtype(entry.dtype).itemsize
+        shape = (stop - start, *entry.shape[1:])
+        return self._read(name, entry, start * row_bytes, (stop - start) * row_bytes, shape, buffer)
+
+    def _read(
+        self,
+        name: str,
+        entry: BundleEntry,
+        start: int,
+        size: int,
+        shape: tuple[int, ...],
+        buffer: Array | None = None,
+    ) -> Array:
+        dtype = numpy_dtype(entry.dtype)
+        if math.prod(shape) * dtype.itemsize != size:
+            raise self._damaged(entry.shard, f"holds {name!r} as {size} bytes, not as {dtype}{list(shape)}")
+        if entry.is_sliced:
+            # TensorFlow stored it in parts; ours never are.
+            joined = np.array(self._reader.map_bytes(name)[start : start + size])
+            return joined.view(dtype).reshape(shape)
+        has_room = buffer is not None and len(buffer) >= size
+        content = buffer[:size] if buffer is not None and has_room else np.empty(size, np.uint8)
+        done = 0
+        while done < size:
+            count = self._pread(entry.shard, content[done:], entry.offset + start + done)
+            if count == 0:
+                raise self._damaged(entry.shard, f"ends before {name!r} does")
+            done += count
+        return content.view(dtype).reshape(shape)
+
+    def _pread(self, shard: int, into: Array, offset: int) -> int:
+        try:
+            return os.preadv(self._open(shard), [into.data], offset)
+        except OSError as error:
+            raise self._damaged(shard, f"cannot be read: {error.strerror}") from error
+
+    def _open(self, shard: int) -> int:
+        if shard not in self._descriptors:
+            try:
+                descriptor = os.open(self._path(shard), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError as error:
+                raise self._damaged(shard, f"cannot be read: {error.strerror}") from error
+            self._opened.callback(os.close, descriptor)
+            self._descriptors[shard] = descriptor
+        return self._descriptors[shard]
+
+    def _entry(self, name: str) -> BundleEntry:
+        entry = self.entries.get(name)
+        if entry is None:
+            raise self._damaged(0, f"holds no {name!r}")
+        return entry
+
+    def _path(self, shard: int) -> Path:
+        return self._directory / names.data_name(self._prefix, shard, self._reader.num_shards)
+
+    def _damaged(self, shard: int, reason: str) -> DamagedError:
+        path = self._path(shard)
+        return DamagedError(f"{path.name} {reason}", path=path, position="", retryable=True)

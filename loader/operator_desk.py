@@ -1,0 +1,118 @@
+"""What an operator may order of a serving model: go back, stay, go on, take a quarantined update after all."""
+
+from __future__ import annotations
+
+import logging
+
+from hotdelta.chain import Node, Position
+from hotdelta.errors import ApplyError, HotdeltaError, NotReadyError, RequestError
+from hotdelta.logs import event
+from loader.chain_view import ChainView
+from loader.follower import Follower
+from loader.sanity_gate import SanityGate
+from loader.served import Served, Serving
+
+logger = logging.getLogger(__name__)
+
+
+class OperatorDesk:
+    """Carries orders out. Every method belongs to the updater thread and returns the state that is served then.
+
+    An order that cannot be carried out raises RequestError and changes nothing.
+    """
+
+    def __init__(self, serving: Serving, chain: ChainView, follower: Follower, sanity: SanityGate) -> None:
+        self._serving = serving
+        self._chain = chain
+        self._follower = follower
+        self._sanity = sanity
+
+    def rollback(self, position: Position) -> Node:
+        """Go back to a position, stay there, and mark what was undone as bad until resumed."""
+        live = self._live.node
+        if position >= live.position:
+            raise RequestError(
+                f"{position} is not before {live}, which is served", hint="give an earlier position"
+            )
+        undone = self._chain.nodes_between(position, live.position) | {live}
+        undone |= {node for node in self._follower.history.nodes if node.position > position}
+        self._go_to(position, undone=undone)
+        event(logger, logging.WARNING, "rolled back", position=position, before=live, undone=len(undone))
+        return self._live.node
+
+    def rollback_deltas(self, deltas: int) -> Node:
+        """The same, by a number of updates."""
+        if deltas < 1:
+            raise RequestError(f"cannot go back by {deltas} deltas", hint="give 1 or more")
+        history = self._follower.history.nodes
+        live = self._live.node
+        node = history[-deltas] if deltas <= len(history) else self._chain.ancestor_of(live, deltas)
+        if node is None:
+            raise RequestError(f"nothing is known of {deltas} deltas before {live}", hint="give a position")
+        return self.rollback(node.position)
+
+    def pin(self, position: Position | None) -> Node:
+        """Serve exactly this position, or what is served now, until resumed."""
+        live = self._live.node
+        wanted = position or live.position
+        bad = self._chain.orders.bad
+        if any(node.position == wanted for node in bad):
+            raise RequestError(f"{wanted} was rolled back", hint="resume first")
+        self._go_to(wanted, undone=bad)
+        event(logger, logging.WARNING, "pinned", position=wanted)
+        return self._live.node
+
+    def resume(self) -> Node:
+        """Follow again, also over what was rolled back."""
+        live = self._live.node
+        self._chain.orders.resume()
+        event(logger, logging.WARNING, "resumed", position=live)
+        return live
+
+    def release(self, position: Position) -> Node:
+        """Take a quarantined update whatever its values are."""
+        node = self._chain.quarantine.release(position)
+        if node is None:
+            raise RequestError(
+                f"{position} is not in quarantine for its values",
+                hint="GET /model/version lists what is; damaged files and rolled back states cannot be released",
+            )
+        self._sanity.release(node)
+        event(logger, logging.WARNING, "released from quarantine", position=position)
+        return self._live.node
+
+    def _go_to(self, position: Position, *, undone: frozenset[Node]) -> None:
+        orders, before = self._chain.orders, (self._chain.orders.pin, self._chain.orders.bad)
+        orders.pin, orders.bad = position, frozenset(undone)
+        try:
+            self._reach(position)
+        except HotdeltaError:
+            served = self._serving.current
+            if served is not None and served.node.position != position:
+                orders.pin, orders.bad = before
+            raise
+
+    def _reach(self, position: Position) -> None:
+        served = self._live
+        metadata = served.model.metadata
+        if not metadata.is_incremental and served.node.position != position:
+            raise RequestError(
+                "this export takes fulls only, so it cannot go to another position",
+                hint="export with --save-incr-model, or start a server with --pin",
+            )
+        self._chain.look()
+        found = self._chain.plan_from(served.node, metadata, self._follower.history.nodes)
+        if found.problem is not None:
+            raise RequestError(str(found.problem), hint="GET /model/version says what is served")
+        self._follower.follow(found.steps, lambda _: True)
+        if self._live.node.position != position:
+            raise ApplyError(
+                f"{position} could not be reached: {self._chain.unusable_after(self._live.node)}"
+            )
+
+    @property
+    def _live(self) -> Served:
+        served = self._serving.current
+        if served is None:
+            raise NotReadyError("no model is served yet")
+        return served

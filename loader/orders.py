@@ -1,0 +1,25 @@
+"""What an operator has ordered: how far the server may go, and which states it was taken back from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hotdelta.chain import Node, Position
+
+
+@dataclass(slots=True)
+class Orders:
+    """`pin`: exactly this position is served. `bad`: states that a rollback undid, until resumed.
+
+    Belongs to the updater thread.
+    """
+
+    pin: Position | None = None
+    bad: frozenset[Node] = field(default_factory=frozenset)
+
+    def is_barred(self, node: Node) -> bool:
+        """Whether this state must not be served."""
+        return node in self.bad or (self.pin is not None and node.position != self.pin)
+
+    def resume(self) -> None:
+        self.pin, self.bad = None, frozenset()

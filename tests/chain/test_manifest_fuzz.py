@@ -1,0 +1,80 @@
+"""Whatever the bytes of a manifest are, reading it gives a manifest or a ManifestError, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotdelta.chain import Manifest, names
+from hotdelta.errors import ManifestError
+from tests.chain.manifests import delta
+
+GOOD: dict[str, Any] = json.loads(delta("1.2", "1.1").to_json())
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40) | st.just("1.1"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+TABLE = st.fixed_dictionaries(
+    {},
+    optional={
+        "shape": ANYTHING | st.lists(st.integers(-1, 2**70), max_size=40),
+        "dtype": ANYTHING,
+        "tracking": ANYTHING | st.just("touched"),
+        "rows_changed": ANYTHING,
+        "rows_deleted": ANYTHING,
+        "part_rows": ANYTHING,
+        "strategy": ANYTHING,
+    },
+)
+
+
+def read(text: bytes) -> Manifest | None:
+    try:
+        return Manifest.from_json(text)
+    except ManifestError:
+        return None
+
+
+@given(st.binary(max_size=4096))
+def test_any_bytes(text: bytes) -> None:
+    assert read(text) is None
+
+
+@given(ANYTHING)
+def test_any_json(document: Any) -> None:
+    assert read(json.dumps(document).encode()) is None
+
+
+@given(st.sampled_from(sorted(GOOD)), ANYTHING)
+def test_any_value_of_a_field(name: str, value: Any) -> None:
+    read(json.dumps({**GOOD, name: value}).encode())
+
+
+@given(st.dictionaries(st.text(max_size=20), TABLE, max_size=3))
+def test_any_tables(tables: dict[str, Any]) -> None:
+    read(json.dumps({**GOOD, "tables": tables}).encode())
+
+
+@given(st.data())
+def test_a_good_manifest_with_bytes_changed(data: st.DataObject) -> None:
+    text = bytearray(json.dumps(GOOD).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    found = read(bytes(text))
+    if found is not None:
+        assert read(found.to_json()) == found
+        for file in found.files:
+            assert "/" not in file.name
+            assert not file.name.startswith(".")
+            assert file.role in (names.ROLE_INDEX, names.ROLE_SERVING, names.ROLE_TRAINING)
+
+
+def test_deep_and_long_documents_are_refused_without_much_memory() -> None:
+    assert read(b"[" * 100_000) is None
+    assert read(b'{"a":' * 100_000) is None
+    assert read(b" " * (5 * 2**20)) is None
+    assert read(json.dumps({**GOOD, "step": 10**4000}).encode()) is None

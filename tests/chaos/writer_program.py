@@ -1,0 +1,32 @@
+"""A trainer as a process: told on standard input what to train, it answers with the position and all its bits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from hotdelta.chain import Position
+from tests.loader.step_model import Trainer, export
+
+
+def main() -> None:
+    run_dir, export_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    trainer = Trainer(run_dir)
+    resumed = trainer.writer.resumed
+    if not export_dir.exists():
+        export(run_dir, export_dir)
+    _say(trainer, resumed.position if resumed else Position(1, 1))
+    for line in sys.stdin:
+        order = json.loads(line)
+        commit = trainer.train_full if order["is_full"] else trainer.train
+        _say(trainer, commit(order["ids"]))
+
+
+def _say(trainer: Trainer, position: Position) -> None:
+    bits = {name: getattr(trainer.model, name).numpy().tobytes().hex() for name in ("users", "items", "bias")}
+    print(json.dumps({"position": str(position), "bits": bits}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

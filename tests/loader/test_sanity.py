@@ -1,0 +1,135 @@
+"""What the sanity gate refuses, and that it never refuses ordinary training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from hotdelta.chain import TableRecord, Tracking
+from hotdelta.errors import ConfigurationError
+from loader.sanity import Figures, SanityLimits, SanitySettings, Usual, judge_shares, judge_values
+from loader.sanity_figures import chunked, measure
+from loader.sanity_statistics import WINDOW_UPDATES, SanityStatistics
+
+LIMITS = SanityLimits()
+
+
+def figures_of(new: Any, old: Any = None, dtype: str = "float32") -> Figures:
+    before = None if old is None else np.asarray(old, dtype)
+    return measure(chunked(np.asarray(new, dtype), before))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_not_finite_is_found_wherever_it_is(value: float, dtype: str) -> None:
+    rows = np.zeros((70_000, 4))
+    rows[69_999, 3] = value
+    assert "NaN or infinite" in judge_values(figures_of(rows, np.zeros_like(rows), dtype), LIMITS, None)
+    allowing = SanityLimits(is_nonfinite_allowed=True)
+    assert judge_values(figures_of(rows, None, dtype), allowing, None) == ""
+
+
+@pytest.mark.parametrize("value", [1e38, -1e38, 1e25, 2e6])
+def test_finite_garbage_is_refused_from_the_first_update_on(value: float) -> None:
+    assert "larger than" in judge_values(figures_of([[0.0, value]]), LIMITS, None)
+    assert judge_values(figures_of([[0.0, value]]), SanityLimits(max_abs=np.inf), None) == ""
+
+
+def test_values_whose_squares_overflow_are_measured_too() -> None:
+    assert "larger than" in judge_values(figures_of([[0.0, 1e200]], [[0.0, 0.0]], "float64"), LIMITS, None)
+
+
+def test_the_figures_are_those_of_numpy() -> None:
+    random = np.random.default_rng(3)
+    new, old = random.normal(size=(2, 5000, 64)).astype(np.float32)
+    found = measure(chunked(new, old))
+    assert found.nonfinite == 0
+    assert found.max_abs == np.abs(new).max()
+    assert found.max_norm == pytest.approx(np.linalg.norm(new, axis=1).max(), rel=1e-5)
+    assert found.max_change == pytest.approx(np.linalg.norm(new - old, axis=1).max(), rel=1e-5)
+
+
+def test_values_without_axes_and_without_rows_are_measured_too() -> None:
+    assert figures_of([7.0]).max_abs == 7.0
+    assert figures_of(np.empty((0, 4))) == Figures()
+
+
+@pytest.mark.parametrize("figures", [Figures(max_norm=5000.0), Figures(max_change=5000.0)])
+def test_an_outlier_is_refused_once_there_are_statistics(figures: Figures) -> None:
+    usual = Usual(max_norm=3.0, max_change=3.0)
+    assert "more than 100 times" in judge_values(figures, LIMITS, usual)
+    assert judge_values(figures, LIMITS, None) == ""
+    assert judge_values(figures, SanityLimits(outlier_factor=np.inf), usual) == ""
+
+
+def test_statistics_need_some_updates_and_forget_old_ones() -> None:
+    statistics = SanityStatistics(min_updates=3)
+    for norm in (9.0, 1.0, 1.0):
+        assert statistics.usual("table") is None
+        statistics.add({"table": Figures(max_norm=norm)})
+    assert statistics.usual("table") == Usual(9.0, 0.0)
+    for _ in range(WINDOW_UPDATES):
+        statistics.add({"table": Figures(max_norm=2.0)})
+    assert statistics.usual("table") == Usual(2.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "tracking, changed, deleted, complaint",
+    [
+        (Tracking.TOUCHED, 60, 0, "touched"),
+        (Tracking.CHANGED, 60, 0, ""),
+        (Tracking.TOUCHED, 50, 0, ""),
+        (Tracking.CHANGED, 0, 60, "deleted"),
+    ],
+)
+def test_shares_of_rows_are_judged_by_tracking_mode(
+    tracking: Tracking, changed: int, deleted: int, complaint: str
+) -> None:
+    record = TableRecord((100, 4), "float32", tracking, changed, deleted)
+    assert complaint in judge_shares(record, SanityLimits(max_touched_share=0.5))
+    assert judge_shares(record, SanityLimits(max_touched_share=1.0, max_deleted_share=1.0)) == ""
+
+
+def test_limits_are_chosen_by_key_then_by_kind() -> None:
+    own = SanityLimits(max_abs=1.0)
+    settings = SanitySettings(by_key={"users": own})
+    assert settings.limits_of("users", is_table=True) is own
+    assert settings.limits_of("items", is_table=True) is settings.tables
+    assert settings.limits_of("bias", is_table=False) is settings.others
+
+
+@pytest.mark.parametrize("limits", [{"max_abs": -1.0}, {"outlier_factor": np.nan}])
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        SanityLimits(**limits)  # type: ignore[arg-type]
+
+
+def trained_states(optimizer: Any, *, zeros: bool, steps: int = 160) -> Iterator[np.ndarray]:
+    """A table on its way to random targets, with learning rates that warm up, jump and decay."""
+    random = np.random.default_rng(5)
+    start = np.zeros((50, 8)) if zeros else random.uniform(-0.05, 0.05, (50, 8))
+    table = keras.Variable(start.astype(np.float32))
+    target = random.normal(size=(50, 8)).astype(np.float32)
+    optimizer.build([table])
+    top = float(optimizer.learning_rate)
+    for step in range(steps):
+        optimizer.learning_rate = top * (1e-5 if step < 40 else 1.0 if step < 120 else 1e-3)
+        gradient = (np.asarray(table) - target) * (random.random((50, 1)) < 0.3)
+        optimizer.apply([keras.ops.convert_to_tensor(gradient.astype(np.float32))])
+        yield np.array(table)
+
+
+@pytest.mark.parametrize("zeros", [True, False], ids=["from zeros", "from noise"])
+@pytest.mark.parametrize("name, rate", [("Adagrad", 1.0), ("Adam", 0.5), ("SGD", 1.0), ("RMSprop", 0.5)])
+def test_ordinary_training_is_never_refused(name: str, rate: float, zeros: bool) -> None:
+    statistics = SanityStatistics(min_updates=20)
+    old = None
+    for new in trained_states(getattr(keras.optimizers, name)(rate), zeros=zeros):
+        figures = measure(chunked(new, old if old is not None else new * 0))
+        assert judge_values(figures, LIMITS, statistics.usual("table")) == ""
+        statistics.add({"table": figures})
+        old = new

@@ -1,0 +1,123 @@
+"""With a key only what its holder signed is used, and it is read from a copy that nobody else can write to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import Manifest, Position, SigningKey, names
+from hotdelta.chain.signing import KEY_FILE_VARIABLE
+from hotdelta.errors import ConfigurationError
+from tests.loader.step_model import (
+    Trainer,
+    answer,
+    assert_serves,
+    commit_paths,
+    export,
+    find_commit,
+    serving,
+    wait_for_position,
+    wait_for_status,
+)
+
+KEY = b"k" * 32
+
+
+@pytest.fixture
+def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "key"
+    path.write_bytes(KEY + b"\n")
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(path))
+    return path
+
+
+@pytest.fixture
+def signed_root(tmp_path: Path, key_file: Path) -> Path:
+    trainer = Trainer(tmp_path / "run")
+    trainer.train()
+    trainer.close()
+    export(tmp_path / "run", tmp_path / "export")
+    return tmp_path
+
+
+def rewrite(root: Path, position: Position, change: Callable[[Manifest], Manifest]) -> None:
+    manifest = find_commit(root / "run", position)
+    path = commit_paths(root / "run", manifest)[-1]
+    content = change(manifest).to_json()
+    path.unlink()
+    path.write_bytes(content)
+
+
+def test_what_is_signed_is_followed_through_private_copies(signed_root: Path, key_file: Path) -> None:
+    with serving(signed_root, signing_key_file=key_file) as loader:
+        wait_for_position(loader, Position(1, 2))
+        trainer = Trainer(signed_root / "run")
+        for number in range(3):
+            wait_for_position(loader, trainer.train([number]))
+        wait_for_position(loader, trainer.train_full([5]))
+        assert_serves(loader, trainer.model)
+        assert loader._copies is not None
+        copies = loader._copies._root
+        assert list(copies.iterdir()) == []
+        assert copies.stat().st_mode & 0o077 == 0
+        trainer.close()
+    assert not copies.exists()
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        (lambda manifest: replace(manifest, signature=""), "not signed"),
+        (lambda manifest: replace(manifest, signature="0" * 64), "signature is wrong"),
+        (lambda manifest: replace(manifest, step=manifest.step + 1), "signature is wrong"),
+        (lambda manifest: SigningKey(b"x" * 32).sign(manifest), "signature is wrong"),
+    ],
+    ids=["unsigned", "made up", "changed", "another key"],
+)
+def test_what_is_not_signed_with_the_key_is_refused(
+    signed_root: Path, key_file: Path, change: Callable[[Manifest], Manifest], reason: str
+) -> None:
+    trainer = Trainer(signed_root / "run")
+    newest = trainer.train([1])
+    trainer.close()
+    rewrite(signed_root, newest, change)
+    with serving(signed_root, signing_key_file=key_file) as loader:
+        status = wait_for_status(loader, lambda status: status.refused != (), "a refused manifest")
+        assert reason in status.refused[0].reason
+        assert answer(loader)[1].position == Position(1, 2)
+
+
+def test_without_a_key_an_unsigned_manifest_is_taken(signed_root: Path) -> None:
+    trainer = Trainer(signed_root / "run")
+    newest = trainer.train([1])
+    trainer.close()
+    rewrite(signed_root, newest, lambda manifest: replace(manifest, signature=""))
+    with serving(signed_root) as loader:
+        wait_for_position(loader, newest)
+        assert_serves(loader, trainer.model)
+
+
+def test_every_field_of_a_manifest_is_signed(signed_root: Path) -> None:
+    manifest = find_commit(signed_root / "run", Position(1, 2))
+    key = SigningKey(KEY)
+    assert key.has_signed(manifest)
+    assert key.has_signed(Manifest.from_json(manifest.to_json()))
+    for changed in (
+        replace(manifest, created_at=manifest.created_at + 1),
+        replace(manifest, watermark=1.0),
+        replace(manifest, parent=None),
+        replace(manifest, files=manifest.files[:-1]),
+        replace(manifest, tables={}),
+        replace(manifest, prefix=f"{manifest.prefix}{names.DELTA_STEM}"),
+    ):
+        assert not key.has_signed(changed)
+
+
+def test_a_key_that_is_too_short_or_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"secret\n")
+    for name in ("short", "missing"):
+        with pytest.raises(ConfigurationError):
+            SigningKey.read(tmp_path / name)

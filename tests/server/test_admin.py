@@ -1,0 +1,127 @@
+"""Orders over HTTP: who may give them, what they say, and that they are logged with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from hotdelta.chain import Position
+from hotdelta.errors import ConfigurationError
+from server.admin_tokens import AdminTokens
+from server.app import create_app
+from server.settings import Settings
+from tests.server.fake_model import FakeModel
+
+TOKEN = "0123456789abcdef0123"  # noqa: S105 - opens nothing
+OTHER = "fedcba98765432109999"
+ORDERS: list[tuple[str, dict[str, Any], tuple[str, Any]]] = [
+    ("/model/rollback", {"position": "1.4"}, ("rollback", Position(1, 4))),
+    ("/model/rollback", {"deltas": 2}, ("rollback_deltas", 2)),
+    ("/model/pin", {}, ("pin", None)),
+    ("/model/pin", {"position": "1.5"}, ("pin", Position(1, 5))),
+    ("/model/resume", {}, ("resume", None)),
+    ("/model/quarantine/release", {"position": "1.6"}, ("release", Position(1, 6))),
+]
+
+
+@pytest.fixture
+def model() -> FakeModel:
+    return FakeModel(position=Position(1, 5))
+
+
+@pytest.fixture
+def client(model: FakeModel, tmp_path: Path) -> Iterator[TestClient]:
+    path = tmp_path / "tokens"
+    path.write_text(f"# operators\nalice:{TOKEN}\n\nbob:{OTHER}\n")
+    settings = Settings(Path("export"), Path("run"), admin_token_file=path)
+    with TestClient(create_app(settings, model), raise_server_exceptions=False) as client:
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("path, order, expected", ORDERS)
+def test_an_order_is_carried_out_and_logged_with_the_name_of_its_token(
+    client: TestClient,
+    model: FakeModel,
+    path: str,
+    order: dict[str, Any],
+    expected: tuple[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answer = client.post(path, json=order, headers=bearer(OTHER))
+
+    assert (answer.status_code, answer.json()["position"], answer.json()["by"]) == (200, "1.5", "bob")
+    assert model.orders == [expected]
+    assert "bob" in caplog.text
+    assert OTHER not in caplog.text
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _, _ in ORDERS}))
+@pytest.mark.parametrize(
+    "headers",
+    [{}, bearer(""), bearer(TOKEN[:-1]), bearer(f"{TOKEN}x"), bearer("alice"), {"Authorization": TOKEN}],
+    ids=["none", "empty", "shorter", "longer", "the name", "without a scheme"],
+)
+def test_without_a_known_token_nothing_happens(
+    client: TestClient, model: FakeModel, path: str, headers: dict[str, str]
+) -> None:
+    answer = client.post(path, json={"position": "1.4"}, headers=headers)
+
+    assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert model.orders == []
+
+
+def test_without_a_token_file_the_routes_are_off_even_for_the_empty_token(model: FakeModel) -> None:
+    with TestClient(create_app(Settings(Path("export"), Path("run")), model)) as client:
+        answer = client.post("/model/resume", headers=bearer(""))
+
+    assert answer.status_code == 403
+    assert "--admin-token-file" in answer.json()["error"]
+    assert model.orders == []
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/model/rollback", b"{}"),
+        ("/model/rollback", b'{"position": "1.4", "deltas": 1}'),
+        ("/model/rollback", b'{"deltas": 0}'),
+        ("/model/rollback", b'{"deltas": true}'),
+        ("/model/rollback", b'{"deltas": 1e9}'),
+        ("/model/rollback", b'{"position": 1.4}'),
+        ("/model/rollback", b'{"position": "newest"}'),
+        ("/model/rollback", b'{"position": "9.9"}'),
+        ("/model/pin", b'{"at": "1.4"}'),
+        ("/model/pin", b"[]"),
+        ("/model/resume", b'{"position": "1.4"}'),
+        ("/model/quarantine/release", b"{}"),
+        ("/model/quarantine/release", b"{"),
+    ],
+)
+def test_an_order_that_cannot_be_read_or_carried_out_is_a_400_and_changes_nothing(
+    client: TestClient, model: FakeModel, path: str, body: bytes
+) -> None:
+    answer = client.post(path, content=body, headers=bearer(TOKEN))
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert model.orders == []
+
+
+def test_an_order_of_many_bytes_is_not_read(client: TestClient) -> None:
+    assert client.post("/model/pin", content=b" " * 5000, headers=bearer(TOKEN)).status_code == 413
+
+
+@pytest.mark.parametrize("text", ["", "# nobody\n", "alice\n", "alice:short\n", f"al ice:{TOKEN}\n"])
+def test_a_token_file_that_holds_no_tokens_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tokens").write_text(text)
+
+    with pytest.raises(ConfigurationError):
+        AdminTokens.read(tmp_path / "tokens")
