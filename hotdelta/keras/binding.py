@@ -19,6 +19,7 @@ from hotdelta.keras.serving_graph import trace_keras_model
 from hotdelta.keras.structure import model_variables, table_layers
 from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
 from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
+from hotdelta.train.replicas import refuse_other_scope, refuse_strategy
 from hotdelta.train.serving_files import save_serving_graph
 from hotdelta.train.variables import ModelVariables
 
@@ -50,6 +51,9 @@ class ModelBinding:
 
     def is_of(self, model: keras.Model) -> bool:
         return self.model is model and self.optimizer is model.optimizer
+
+    def step(self) -> int:
+        return int(keras.ops.convert_to_numpy(self.optimizer.iterations))
 
     def variables_by_key(self) -> dict[str, tf.Variable]:
         return {item.key: item.variable for item in self.variables.everything()}
@@ -92,12 +96,15 @@ def _check_compiled(model: keras.Model) -> None:
             "the model has no variables yet",
             hint="build it (model.build(shape), or call it once) before resume()",
         )
+    refuse_strategy(model.distribute_strategy)
+    refuse_other_scope(model.distribute_strategy, innermost(model.optimizer))
     if model.jit_compile and isinstance(innermost(model.optimizer), RowWise):
         raise ConfigurationError(
             "row-wise optimizers cannot be compiled by XLA", hint="compile with jit_compile=False"
         )
     if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
 
 
 def _embedding_keys(model: keras.Model, key_of: Mapping[int, str]) -> set[str]:

@@ -20,6 +20,7 @@ from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
 from hotdelta.logs import event
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
+from hotdelta.train.job import Job
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.termination import TerminationSignal
 from hotdelta.train.trackers import warn_of_comparing
@@ -57,6 +58,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         signatures: Any = None,
         serving_graph: bool = True,
         scrub_saves: int = 128,
+        job: Job | None = None,
     ) -> None:
         """Saves when any one of the given amounts has passed; None switches one off.
 
@@ -65,8 +67,10 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         `tracking`: "touched" or "changed" by table key, where the choice of hotdelta is not wanted.
         `signatures`: what to serve, for a model whose inputs Keras does not know. `serving_graph=False`: leave none.
         `scrub_saves`: every row is checked once within so many deltas for writes that nothing recorded; 0 is never.
+        `job`: this is trainer 0 of a job; the others have a hotdelta.train.TrainerProgress each.
         """
         super().__init__()
+        self._job = job
         options = WriterOptions(
             full=SaveEvery(seconds=save_secs, steps=save_steps, epochs=save_epochs),
             delta=SaveEvery(
@@ -236,10 +240,12 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         if earlier is not None:
             earlier.close()
         binding = bind(model, self._binding_options)
-        trainer = ChainTrainer(self.checkpoint_dir, options=self._options, publish=binding.publish)
+        trainer = ChainTrainer(
+            self.checkpoint_dir, options=self._options, publish=binding.publish, job=self._job
+        )
         for name, read, restore in self._registered:
             trainer.states.register(name, read, restore)
-        trainer.step_of = lambda: int(binding.optimizer.iterations)
+        trainer.step_of = binding.step
         binding.record()
         self.resumed = trainer.start(
             binding.variables,
@@ -265,7 +271,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             demanded=binding.recorders.demanded,
             unsaved=unsaved,
         )
-        trainer.step_of = lambda: int(binding.optimizer.iterations)
+        trainer.step_of = binding.step
         self._bound(binding, trainer)
 
     def _bound(self, binding: ModelBinding, trainer: ChainTrainer) -> None:

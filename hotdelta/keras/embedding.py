@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.replicas import local
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")
@@ -49,9 +50,9 @@ class Embedding(keras.layers.Embedding):
         )
 
     def _rows(self, ids: tf.Tensor) -> tf.Tensor:
-        rows = tf.gather(self._embeddings._value, ids)
+        rows = tf.gather(local(self._embeddings._value), ids)
         if self.lora_enabled:
-            low_rank = tf.gather(self.lora_embeddings_a._value, ids) @ self.lora_embeddings_b._value
+            low_rank = tf.gather(local(self.lora_embeddings_a._value), ids) @ self.lora_embeddings_b._value
             rows = tf.cast(rows, tf.float32) + (self.lora_alpha / self.lora_rank) * low_rank
         return tf.cast(rows, self.compute_dtype)
 

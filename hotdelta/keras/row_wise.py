@@ -18,7 +18,8 @@ from hotdelta.keras.row_gradients import (
     sum_duplicates,
     sum_duplicates_in_each,
 )
-from hotdelta.train.touched import TouchedRows
+from hotdelta.train.replicas import is_primary, local
+from hotdelta.train.touched import AnyTouchedRows
 
 
 class Recording:
@@ -28,7 +29,7 @@ class Recording:
     """
 
     def __init__(self) -> None:
-        self.touched: dict[str, TouchedRows] = {}
+        self.touched: dict[str, AnyTouchedRows] = {}
         self.graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
 
 
@@ -52,7 +53,7 @@ class RowWise(keras.optimizers.Optimizer):
         """Updates the rows of `variable` and of its slots that `gradient` names; returns the writing operations."""
         raise NotImplementedError
 
-    def record_rows(self, variable: tf.Variable | keras.Variable, touched: TouchedRows) -> None:
+    def record_rows(self, variable: tf.Variable | keras.Variable, touched: AnyTouchedRows) -> None:
         """From the next trace on, every row of `variable` that a step writes is recorded in `touched`."""
         self._recording.touched[self._var_key(variable)] = touched
 
@@ -86,20 +87,20 @@ class RowWise(keras.optimizers.Optimizer):
         gradient: tf.IndexedSlices,
         variable: tf.Variable,
         learning_rate: Any,
-        touched: TouchedRows | None,
+        touched: AnyTouchedRows | None,
     ) -> None:
         _refuse_xla(self.name)
         rows = sum_duplicates(gradient)
         rows = rows.with_values(tf.cast(rows.values, variable.dtype))
         written = self.update_rows(rows, variable, tf.cast(learning_rate, variable.dtype))
-        if touched is not None:
+        if touched is not None and is_primary(variable):
             with tf.control_dependencies([operation for operation in written if operation is not None]):
                 touched.record(rows.indices)
 
     def _update_densely(
-        self, gradient: tf.Tensor, variable: Any, learning_rate: Any, touched: TouchedRows | None
+        self, gradient: tf.Tensor, variable: Any, learning_rate: Any, touched: AnyTouchedRows | None
     ) -> None:
-        if touched is None:
+        if touched is None or not is_primary(resource(variable)):
             super().update_step(gradient, variable, learning_rate)
             return
         before = _stateful_operations()
@@ -112,7 +113,7 @@ class RowWise(keras.optimizers.Optimizer):
 
 def resource(variable: tf.Variable | keras.Variable) -> tf.Variable:
     """The TensorFlow variable itself, where a Keras variable may hand out a copy cast to another dtype."""
-    return variable._value if isinstance(variable, keras.Variable) else variable
+    return local(variable._value if isinstance(variable, keras.Variable) else variable)
 
 
 def read_rows(variable: tf.Variable | keras.Variable, ids: tf.Tensor) -> tf.Tensor:

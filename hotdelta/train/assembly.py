@@ -12,7 +12,8 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.touched import TouchedRows
+from hotdelta.train.sharded import ShardedTouchedRows, is_sharded
+from hotdelta.train.touched import AnyTouchedRows, TouchedRows
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table, serving_schema
 
 
@@ -20,7 +21,7 @@ from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable,
 class Recorders:
     """A touched set for each table that can have one, the tables that must, and why the others have none."""
 
-    touched: Mapping[str, TouchedRows]
+    touched: Mapping[str, AnyTouchedRows]
     demanded: frozenset[str]
     reasons: Mapping[str, str]
 
@@ -90,7 +91,7 @@ def choose_recorders(
             f"tracking names {unknown[0]!r}, which is no table",
             hint=f"the tables are {', '.join(table.key for table in tables) or 'none'}",
         )
-    touched: dict[str, TouchedRows] = {}
+    touched: dict[str, AnyTouchedRows] = {}
     reasons: dict[str, str] = {}
     for table in tables:
         mode = _mode(wanted.get(table.key))
@@ -103,9 +104,16 @@ def choose_recorders(
         if mode is Tracking.CHANGED or (refusal is not None and not is_told):
             reasons[table.key] = refusal or "asked for"
         else:
-            touched[table.key] = TouchedRows(table.rows, name=table.key.replace("/", "_"))
+            touched[table.key] = _recorder(table)
     demanded = frozenset(key for key, mode in wanted.items() if mode == Tracking.TOUCHED)
     return Recorders(touched, demanded, reasons)
+
+
+def _recorder(table: Table) -> AnyTouchedRows:
+    name = table.key.replace("/", "_")
+    if is_sharded(table.values.variable):
+        return ShardedTouchedRows(table.values.variable, name=name)
+    return TouchedRows(table.rows, name=name)
 
 
 def _mode(text: str | None) -> Tracking | None:

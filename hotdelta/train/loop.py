@@ -17,19 +17,24 @@ from hotdelta.chain.scan import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.assembly import assemble, choose_recorders, find_table_keys
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
-from hotdelta.train.module_keys import module_keys, module_resources
+from hotdelta.train.job import Job
+from hotdelta.train.module_keys import module_resources, module_variables
 from hotdelta.train.optimizer_slots import (
     KeyedVariable,
     SlotVariable,
     can_record_rows,
     innermost,
-    optimizer_variables,
     raw,
 )
+from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
 from hotdelta.train.serving_files import save_serving_graph
 from hotdelta.train.serving_module import trace_module
+from hotdelta.train.shard_slots import optimizer_state
+from hotdelta.train.sharded import ShardedTouchedRows
 from hotdelta.train.termination import TerminationSignal
+from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trackers import warn_of_comparing
+from hotdelta.train.variables import Table
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
 
@@ -51,8 +56,10 @@ class DeltaWriter:
         slots: Mapping[str, Mapping[str, tf.Variable]] | None = None,
         tracking: Mapping[str, str] | None = None,
         signatures: Mapping[str, Any] | None = None,
+        serving_model: tf.Module | Mapping[str, tf.Variable] | None = None,
         options: WriterOptions | None = None,
         resume: bool = True,
+        job: Job | None = None,
     ) -> None:
         """Takes the directory and resumes at once; `resumed` says where.
 
@@ -60,15 +67,18 @@ class DeltaWriter:
         `model`: its variables are keyed by attribute path, or by the given names. `tables`: those of which deltas
         carry rows. `optimizer`: a Keras optimizer, already built; one of hotdelta.keras records the rows it writes.
         Without one, give the `slots` of each table by table key, and tell the rows with `touch` (tracking "touched").
-        `signatures`: tf.functions with an input_signature, for serving.
+        `signatures`: tf.functions with an input_signature, for serving. `serving_model`: where those are of another
+        model, with variables of the same keys and shapes: one that is served from one machine when `model` has
+        tables that are sharded over parameter servers. Its values do not matter.
+        `job`: this is trainer 0 of a job; the others have a TrainerProgress each.
         """
         run_dir, options = settle(checkpoint_dir, options or WriterOptions())
         keyed = _keyed_variables(model)
         key_of = {id(item.variable): item.key for item in keyed}
         table_keys = find_table_keys(tables, key_of)
-        found_slots, rest = _optimizer_state(optimizer, key_of)
+        found_slots, rest = _optimizer_state(optimizer, keyed)
         found_slots.extend(_given_slots(slots or {}, keyed))
-        schema, publish = _serving_graph(model, signatures, key_of, table_keys)
+        schema, publish = _serving_graph(keyed, _serving_model(model, serving_model), signatures, table_keys)
         variables = assemble(
             keyed, table_keys=table_keys, slots=found_slots, training_only=rest, schema=schema
         )
@@ -85,8 +95,8 @@ class DeltaWriter:
         if self._optimizer is not None:
             for table in variables.tables:
                 if table.key in recorders.touched:
-                    self._optimizer.record_rows(table.values.variable, recorders.touched[table.key])
-        self._trainer = ChainTrainer(run_dir, options=options, publish=publish)
+                    _record(self._optimizer, table, recorders.touched[table.key])
+        self._trainer = ChainTrainer(run_dir, options=options, publish=publish, job=job)
         self.resumed: Resumed | None = self._trainer.start(
             variables, touched=recorders.touched, demanded=recorders.demanded, is_resuming=resume
         )
@@ -104,12 +114,20 @@ class DeltaWriter:
         return self._trainer.position
 
     def touch(self, table: str, ids: Any) -> None:
-        """Tell, after the write, which rows of a table (and of its slots) a step wrote."""
+        """Tell, after the write, which rows of a table (and of its slots) a step wrote.
+
+        Also inside a tf.function, as the workers of a ClusterCoordinator run it: the rows are recorded after
+        everything that the function has written so far.
+        """
         if table not in self._touched:
             raise ConfigurationError(
                 f"table {table!r} is not tracked as touched", hint=f'pass tracking={{"{table}": "touched"}}'
             )
-        self._touched[table].record(tf.constant(np.asarray(ids, np.int64)))
+        if tf.is_symbolic_tensor(ids):
+            with tf.control_dependencies(_stateful_operations(ids.graph)):
+                self._touched[table].record(ids)
+        else:
+            self._touched[table].record(tf.constant(np.asarray(ids, np.int64)))
 
     def step(self, steps: int = 1) -> None:
         """Tell that training steps were made; saves when one is due."""
@@ -174,13 +192,11 @@ class DeltaWriter:
 def _keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
     if isinstance(model, Mapping):
         return [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
-    keys = module_keys(model)
-    keyed = [KeyedVariable(keys[id(variable)], variable) for variable in model.variables]
-    return sorted(keyed, key=lambda item: item.key)
+    return [KeyedVariable(key, raw(variable)) for key, variable in sorted(module_variables(model).items())]
 
 
 def _optimizer_state(
-    optimizer: Any, key_of: Mapping[int, str]
+    optimizer: Any, keyed: list[KeyedVariable]
 ) -> tuple[list[SlotVariable], list[KeyedVariable]]:
     if optimizer is None:
         return [], []
@@ -188,7 +204,19 @@ def _optimizer_state(
         raise ConfigurationError(
             "the optimizer has no variables yet", hint="call optimizer.build(trainable_variables) first"
         )
-    return optimizer_variables(optimizer, key_of)
+    return optimizer_state(optimizer, keyed)
+
+
+def _record(optimizer: Any, table: Table, touched: AnyTouchedRows) -> None:
+    if isinstance(touched, ShardedTouchedRows):
+        for shard, part in zip(touched.shards, touched.parts, strict=True):
+            optimizer.record_rows(shard.variable, part)
+    else:
+        optimizer.record_rows(table.values.variable, touched)
+
+
+def _stateful_operations(graph: tf.Graph) -> list[tf.Operation]:
+    return [operation for operation in graph.get_operations() if operation.op_def.is_stateful]
 
 
 def _given_slots(
@@ -205,15 +233,23 @@ def _given_slots(
     ]
 
 
+def _serving_model(model: Any, serving_model: Any) -> Any:
+    return model if serving_model is None else serving_model
+
+
 def _serving_graph(
-    model: tf.Module | Mapping[str, tf.Variable],
+    keyed: list[KeyedVariable],
+    served: tf.Module | Mapping[str, tf.Variable],
     signatures: Mapping[str, Any] | None,
-    key_of: Mapping[int, str],
     table_keys: set[str],
 ) -> tuple[Any, Callable[[Path], None]]:
     if not signatures:
         return None, lambda _run_dir: None
-    resources = module_resources(model) if isinstance(model, tf.Module) else ()
+    served_keyed = _keyed_variables(served)
+    refuse_served_shards(served_keyed)
+    refuse_other_shapes(served_keyed, keyed)
+    resources = module_resources(served) if isinstance(served, tf.Module) else ()
+    key_of = {id(item.variable): item.key for item in served_keyed}
     module, schema = trace_module(signatures, keys=key_of, tables=table_keys, resources=resources)
 
     def publish(run_dir: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.replicas import primary
+from hotdelta.train.sharded import is_sharded
 
 OPTIMIZER = "optimizer"
 
@@ -33,8 +35,12 @@ class SlotVariable:
 
 
 def raw(variable: Any) -> tf.Variable:
-    """The TensorFlow variable inside a Keras one: `value` may hand out a copy that is cast to another dtype."""
-    return variable if isinstance(variable, tf.Variable) else variable._value  # noqa: SLF001
+    """The TensorFlow variable inside a Keras one: `value` may hand out a copy that is cast to another dtype.
+
+    Of a variable that is mirrored on several devices it is the primary copy.
+    """
+    is_raw = isinstance(variable, tf.Variable) or is_sharded(variable)
+    return primary(variable if is_raw else variable._value)  # noqa: SLF001
 
 
 def innermost(optimizer: Any) -> Any:

@@ -27,10 +27,22 @@ class OutsideWrites:
         self._watched: list[tuple[tf.Variable, str]] = []
 
     def watch(self, variable: tf.Variable, on_write: Callable[[], None]) -> None:
-        for name in (*WHOLE_WRITES, *ROW_WRITES):
+        self._replace((*WHOLE_WRITES, *ROW_WRITES), variable, lambda method: _recording(method, on_write))
+
+    def watch_rows(
+        self, variable: tf.Variable, on_write: Callable[[], None], on_rows: Callable[[tf.Tensor], None]
+    ) -> None:
+        """As `watch`; but of a write that names its rows (in an IndexedSlices) only those are recorded."""
+        self._replace(WHOLE_WRITES, variable, lambda method: _recording(method, on_write))
+        self._replace(ROW_WRITES, variable, lambda method: _recording_rows(method, on_write, on_rows))
+
+    def _replace(
+        self, names: Iterable[str], variable: tf.Variable, wrap: Callable[[Callable[..., Any]], Any]
+    ) -> None:
+        for name in names:
             method = getattr(variable, name, None)
             if method is not None:
-                setattr(variable, name, _recording(method, on_write))
+                setattr(variable, name, wrap(method))
                 self._watched.append((variable, name))
 
     def watch_all(self, variables: Iterable[tf.Variable], on_write: Callable[[], None]) -> None:
@@ -49,6 +61,23 @@ def _recording(method: Callable[..., Any], on_write: Callable[[], None]) -> Call
         result = method(*arguments, **options)
         with tf.control_dependencies(_operations(result)):
             on_write()
+        return result
+
+    return write
+
+
+def _recording_rows(
+    method: Callable[..., Any], on_write: Callable[[], None], on_rows: Callable[[tf.Tensor], None]
+) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def write(*arguments: Any, **options: Any) -> Any:
+        result = method(*arguments, **options)
+        rows = [value for value in (*arguments, *options.values()) if isinstance(value, tf.IndexedSlices)]
+        with tf.control_dependencies(_operations(result)):
+            for slices in rows:
+                on_rows(slices.indices)
+            if not rows:
+                on_write()
         return result
 
     return write

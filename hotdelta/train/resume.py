@@ -21,7 +21,7 @@ from hotdelta.chain.position import Node
 from hotdelta.chain.scan import Listing, directory_of, verify
 from hotdelta.chain.slice_key import is_slice_key
 from hotdelta.errors import ChainError, DamagedError, ModelMismatchError
-from hotdelta.train.row_values import Array
+from hotdelta.train.row_values import Array, write_whole
 from hotdelta.train.trainer_state import TrainerState
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table
 
@@ -210,9 +210,9 @@ def load_variables(reader: ResumeReader, variables: ModelVariables) -> None:
     """Put every variable to its value at the resume point, bit for bit."""
     for table in variables.tables:
         for item, values in reader.table_values(table):
-            item.variable.assign(values)
+            write_whole(item.variable, values)
     for other in variables.others:
-        other.variable.assign(reader.other_value(other))
+        write_whole(other.variable, reader.other_value(other))
 
 
 def _typed(raw: Array, dtype: object, shape: tuple[int, ...]) -> Array:

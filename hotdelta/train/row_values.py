@@ -12,12 +12,24 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from hotdelta.train.replicas import copies
+from hotdelta.train.sharded import (
+    gather_sharded,
+    is_remote,
+    is_sharded,
+    read_remote,
+    read_sharded,
+    write_sharded,
+)
+
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 
 
 def gather_rows(variable: tf.Variable, ids: Ids) -> Array:
     """A private copy of the given rows."""
+    if is_sharded(variable) or is_remote(variable):
+        return gather_sharded(variable, ids)
     with tf.device("CPU:0"):
         rows = tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype)
     return np.asarray(rows)
@@ -30,7 +42,20 @@ def read_slice(variable: tf.Variable, first: int, count: int) -> Array:
 
 def read_whole(variable: tf.Variable) -> Array:
     """The whole value, without a copy when TensorFlow can share its buffer: read it, drop it, never keep it."""
+    if is_sharded(variable):
+        return read_sharded(variable)
+    if is_remote(variable):
+        return read_remote(variable)
     return np.asarray(variable.read_value())
+
+
+def write_whole(variable: tf.Variable, values: Array) -> None:
+    """Put the variable, and every copy of it on other devices, to these values."""
+    if is_sharded(variable):
+        write_sharded(variable, values)
+        return
+    for copy in copies(variable):
+        copy.assign(values)
 
 
 def row_bytes(values: Array) -> npt.NDArray[np.uint8]:

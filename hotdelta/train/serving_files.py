@@ -25,8 +25,8 @@ _TRAIN_AGAIN = "start the trainer again: it writes a new one"
 def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -> Path:
     """Leave graph and schema in `directory`. O(1) in the size of the tables.
 
-    Appears by one rename: a reader finds the whole graph or none. A graph that is there already gives way: a model whose
-    variables are the same may still compute something else (another activation) than the one of an earlier start.
+    Appears by one rename: a reader finds the whole graph or none. A graph that is there already gives way: a model
+    with the same variables may still compute something else (another activation) than that of an earlier start.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _save_schema(directory / names.schema_name(schema.digest), schema)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import threading
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from hotdelta.errors import ConfigurationError
 
 Ids = NDArray[np.int64]
+
+
+class AnyTouchedRows(Protocol):
+    """A set of touched row ids of one table: in one place, or in one place for each shard."""
+
+    @property
+    def variables(self) -> tuple[tf.Variable, ...]: ...
+
+    def record(self, ids: tf.Tensor) -> None: ...
+
+    def record_all(self) -> None: ...
+
+    def take(self) -> Ids: ...
+
+    def give_back(self, ids: Ids) -> None: ...
+
+    def count(self) -> int: ...
 
 
 class TouchedRows:
@@ -98,5 +116,8 @@ class TouchedRows:
 
 
 def _flags(shape: list[int], name: str) -> tf.Variable:
-    """Bytes, not booleans: scattering one value into them takes half the time."""
-    return tf.Variable(tf.zeros(shape, tf.int8), trainable=False, name=name)
+    """Bytes, not booleans: scattering one value into them takes half the time.
+
+    Not made by tf.Variable, which under a tf.distribute strategy would make one copy for each device.
+    """
+    return ResourceVariable(tf.zeros(shape, tf.int8), trainable=False, name=name)

@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import tensorflow as tf
+
 from hotdelta.chain.manifest import TableRecord, Tracking
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.train.cut import Cut
 from hotdelta.train.other_values import OtherValues
 from hotdelta.train.outside_writes import OutsideWrites
+from hotdelta.train.replicas import refuse_differing
 from hotdelta.train.row_values import Array
 from hotdelta.train.scrub import Scrub
-from hotdelta.train.touched import TouchedRows
+from hotdelta.train.sharded import ShardedTouchedRows, shards_of
+from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trace_check import inspect_trace
 from hotdelta.train.tracking import ChangedTable, TableTracker, TouchedTable
 from hotdelta.train.variables import ModelVariables, Table
@@ -32,7 +36,7 @@ class Trackers:
         self,
         variables: ModelVariables,
         *,
-        touched: Mapping[str, TouchedRows],
+        touched: Mapping[str, AnyTouchedRows],
         demanded: frozenset[str] = NOTHING,
         unsaved: frozenset[str] = NOTHING,
         scrub_saves: int = 0,
@@ -56,9 +60,18 @@ class Trackers:
             )
         self.scrub = Scrub(self.touched_tables(), every_saves=scrub_saves)
 
-    def _touched_table(self, table: Table, recorder: TouchedRows, unsaved: frozenset[str]) -> TouchedTable:
-        self._outside.watch_all((item.variable for item in table.row_variables), recorder.record_all)
+    def _touched_table(self, table: Table, recorder: AnyTouchedRows, unsaved: frozenset[str]) -> TouchedTable:
+        if isinstance(recorder, ShardedTouchedRows):
+            self._watch_shards(table, recorder)
+        else:
+            self._outside.watch_all((item.variable for item in table.row_variables), recorder.record_all)
         return TouchedTable(table, recorder, unsaved=unsaved)
+
+    def _watch_shards(self, table: Table, recorder: ShardedTouchedRows) -> None:
+        """Workers write to shards with the methods of variables too: those that name rows need not mark them all."""
+        for item in table.row_variables:
+            for shard, part in zip(shards_of(item.variable), recorder.parts, strict=True):
+                self._outside.watch_rows(shard.variable, part.record_all, part.record)
 
     def stop(self) -> None:
         self._outside.stop()
@@ -120,6 +133,13 @@ class Trackers:
             if reason is not None:
                 self._fall_back(tracker, reason)
 
+    def check_replicas(self) -> None:
+        """Raises ConfigurationError when a variable has other values on one device than on another.
+
+        Not of the tables: every replica writes them with the one gradient that all share.
+        """
+        refuse_differing((item.key, item.variable) for item in self.variables.others)
+
     def _fall_back(self, tracker: TouchedTable, reason: str) -> None:
         table = tracker.table
         if table.key in self._demanded:
@@ -148,9 +168,18 @@ def warn_of_comparing(table: Table, reason: str) -> None:
     )
 
 
+def _variables_by_key(table: Table) -> dict[str, tf.Variable]:
+    """What a graph can write to: of a sharded variable, each shard."""
+    watched = {}
+    for item in table.row_variables:
+        for number, shard in enumerate(shards_of(item.variable)):
+            watched[item.key if number == 0 else f"{item.key} (shard {number})"] = shard.variable
+    return watched
+
+
 def _unrecorded_writer(graph: Any, tracker: TouchedTable) -> str | None:
     """Why this trace may write rows that the touched set does not learn of; None when it cannot."""
-    watched = {item.key: item.variable for item in tracker.table.row_variables}
+    watched = _variables_by_key(tracker.table)
     recorder = {f"recorder {index}": variable for index, variable in enumerate(tracker.touched.variables)}
     use = inspect_trace(graph, {**watched, **recorder})
     for key in watched:

@@ -10,7 +10,7 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.train.changed import ChangedRows
 from hotdelta.train.cut import RowBlock
 from hotdelta.train.row_values import Array, Ids, gather_rows, read_slice
-from hotdelta.train.touched import TouchedRows
+from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.variables import RowVariable, Table
 
 
@@ -40,7 +40,9 @@ class TouchedTable:
 
     mode = Tracking.TOUCHED
 
-    def __init__(self, table: Table, touched: TouchedRows, *, unsaved: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, table: Table, touched: AnyTouchedRows, *, unsaved: frozenset[str] = frozenset()
+    ) -> None:
         """`unsaved`: keys of row variables of which nothing is on disk yet; their first take is every row."""
         self.table = table
         self.touched = touched

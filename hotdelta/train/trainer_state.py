@@ -16,12 +16,16 @@ MAX_STATE_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """Where a trainer was: `step` steps in all, the `epoch`-th epoch (from 0) after `step_in_epoch` steps of it."""
+    """Where a trainer was: `step` steps in all, the `epoch`-th epoch (from 0) after `step_in_epoch` steps of it.
+
+    `trainers` has, in the state of trainer 0, those of the other trainers of its job, by id and as JSON documents.
+    """
 
     step: int = 0
     epoch: int = 0
     step_in_epoch: int = 0
     registered: Mapping[str, Any] = field(default_factory=dict)
+    trainers: Mapping[str, Any] = field(default_factory=dict)
 
     def after_steps(self, steps: int) -> TrainerState:
         return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
@@ -35,13 +39,18 @@ class TrainerState:
     def with_registered(self, registered: Mapping[str, Any]) -> TrainerState:
         return replace(self, registered=registered)
 
+    def with_trainers(self, trainers: Mapping[str, Any]) -> TrainerState:
+        return replace(self, trainers=trainers)
+
     def to_json(self) -> bytes:
-        document = {
+        document: dict[str, Any] = {
             "step": self.step,
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
             "registered": {name: _encode(name, value) for name, value in self.registered.items()},
         }
+        if self.trainers:
+            document["trainers"] = self.trainers
         text = json.dumps(document).encode()
         if len(text) > MAX_STATE_BYTES:
             raise ConfigurationError(
@@ -55,7 +64,8 @@ class TrainerState:
         try:
             document = json.loads(text)
             registered = {name: _decode(value) for name, value in document["registered"].items()}
-            return cls(document["step"], document["epoch"], document["step_in_epoch"], registered)
+            trainers = document.get("trainers", {})
+            return cls(document["step"], document["epoch"], document["step_in_epoch"], registered, trainers)
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
             raise ManifestError(f"trainer state cannot be read: {error!r}") from error
 

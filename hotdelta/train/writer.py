@@ -17,10 +17,12 @@ from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError
 from hotdelta.logs import event
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
+from hotdelta.train.job import Job
+from hotdelta.train.job_saves import JobSaves
 from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits, find_resume_point, load_variables
 from hotdelta.train.save_clock import SaveClock
 from hotdelta.train.save_pipeline import SavePipeline
-from hotdelta.train.touched import TouchedRows
+from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trackers import NOTHING, Trackers
 from hotdelta.train.trainer_state import StateRegistry, TrainerState
 from hotdelta.train.variables import ModelVariables
@@ -41,11 +43,15 @@ class ChainTrainer:
         *,
         options: WriterOptions,
         publish: Callable[[Path], None] = lambda _run_dir: None,
+        job: Job | None = None,
         disk: Disk | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`publish` writes what a reader needs beside the chain (schema, serving graph); it may be called again."""
+        """`publish` writes what a reader needs beside the chain (schema, serving graph); it may be called again.
+
+        `job`: the trainers with which this one, the first, saves together.
+        """
         self.options = options
         self.states = StateRegistry()
         self.status = WriterStatus()
@@ -53,6 +59,7 @@ class ChainTrainer:
         self.step_of: Callable[[], int] = lambda: self.progress.step
         self._publish = publish
         self._clock, self._wall_clock = clock, wall_clock
+        self._job = JobSaves(run_dir, job)
         disk = disk or Disk()
         self._chain = ChainWriter(run_dir, keep_fulls=options.keep_fulls, disk=disk)
         self._pipeline = SavePipeline(
@@ -60,6 +67,7 @@ class ChainTrainer:
         )
         self._trackers: Trackers | None = None
         self._last_state = b""
+        self._are_replicas_checked = False
         self._is_full_wanted = False
         self._watermark: float | None = None
         self._delta_clock = SaveClock(options.delta, clock, self._count_touched_rows, self._find_place)
@@ -89,7 +97,7 @@ class ChainTrainer:
         self,
         variables: ModelVariables,
         *,
-        touched: Mapping[str, TouchedRows],
+        touched: Mapping[str, AnyTouchedRows],
         demanded: frozenset[str] = NOTHING,
         is_resuming: bool = True,
     ) -> Resumed | None:
@@ -99,6 +107,7 @@ class ChainTrainer:
         """
         listing = self._chain.open()
         try:
+            self._job.claim()
             self._pipeline.start()
             point = find_resume_point(self._chain.run_dir, listing) if is_resuming else None
             resumed = self._load(point, variables) if point else None
@@ -107,6 +116,7 @@ class ChainTrainer:
             self._bind(variables, touched=touched, demanded=demanded, unsaved=NOTHING)
             if point is None:
                 self._write_first_full()
+            self._job.begin(self._chain.run, point.node.position if point else None)
         except BaseException:
             self._release()
             raise
@@ -140,7 +150,7 @@ class ChainTrainer:
         self,
         variables: ModelVariables,
         *,
-        touched: Mapping[str, TouchedRows],
+        touched: Mapping[str, AnyTouchedRows],
         demanded: frozenset[str],
         unsaved: frozenset[str],
     ) -> None:
@@ -163,12 +173,13 @@ class ChainTrainer:
         self,
         variables: ModelVariables,
         *,
-        touched: Mapping[str, TouchedRows],
+        touched: Mapping[str, AnyTouchedRows],
         demanded: frozenset[str],
         unsaved: frozenset[str],
     ) -> None:
         if self._trackers is not None:
             self._trackers.stop()
+        self._are_replicas_checked = False
         self._trackers = Trackers(
             variables,
             touched=touched,
@@ -183,7 +194,13 @@ class ChainTrainer:
             self.trackers.check_trace(graph)
 
     def step(self, steps: int = 1) -> None:
-        """Tell that training steps were made; saves when one is due. The pause is O(touched rows)."""
+        """Tell that training steps were made; saves when one is due. The pause is O(touched rows).
+
+        Raises ConfigurationError when the first step left the copies of a variable on several devices unequal.
+        """
+        if not self._are_replicas_checked:
+            self.trackers.check_replicas()
+            self._are_replicas_checked = True
         self.progress = self.progress.after_steps(steps)
         self._delta_clock.add(steps=steps)
         self._full_clock.add(steps=steps)
@@ -214,6 +231,8 @@ class ChainTrainer:
             return
         if self._pipeline.is_writing_delta:
             self.status.postponed += 1
+            return
+        if not self._job.is_ready():
             return
         self._notice_lost_chain()
         self._cut(is_closing=self._pipeline.wants_closing_cut)
@@ -290,13 +309,17 @@ class ChainTrainer:
             raise
 
     def _take_cut(self) -> Cut:
-        self.progress = self.progress.with_registered(self.states.read())
-        return self.trackers.cut(
-            step=self.step_of(),
-            trainer_state=self.progress.to_json(),
-            watermark=self._watermark,
-            trained_at=self._wall_clock(),
-        )
+        others = self._job.collect()
+        try:
+            self.progress = self.progress.with_registered(self.states.read()).with_trainers(others)
+            return self.trackers.cut(
+                step=self.step_of(),
+                trainer_state=self.progress.to_json(),
+                watermark=self._watermark,
+                trained_at=self._wall_clock(),
+            )
+        finally:
+            self._job.release()
 
     def _note_stall(self, started: float) -> float:
         stall = self._clock() - started

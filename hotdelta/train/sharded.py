@@ -1,0 +1,156 @@
+"""Tables whose rows are split over parameter servers (ShardedVariable): read, written and recorded as one table.
+
+Rows keep their ids: shard k holds the rows after those of the shards before it. So a chain knows nothing of shards,
+and a job goes on with any number of them. Rows travel in slices, because one message of gRPC cannot exceed 2 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.distribute.sharded_variable import ShardedVariable
+
+from hotdelta.errors import CommitError
+from hotdelta.train.touched import Ids, TouchedRows
+
+MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The rows from `first` on, which one parameter server holds."""
+
+    first: int
+    variable: tf.Variable
+
+    @property
+    def rows(self) -> int:
+        return int(self.variable.shape[0])
+
+
+def is_sharded(variable: Any) -> bool:
+    return isinstance(variable, ShardedVariable)
+
+
+def shards_of(variable: Any) -> tuple[Shard, ...]:
+    """A variable that is not sharded is the only shard of itself."""
+    first, found = 0, []
+    for part in variable.variables if is_sharded(variable) else (variable,):
+        found.append(Shard(first, part))
+        first += found[-1].rows
+    return tuple(found)
+
+
+def is_remote(variable: tf.Variable) -> bool:
+    """Held by another process; its operations must run there."""
+    return "/job:" in variable.device and "/job:localhost" not in variable.device
+
+
+@contextmanager
+def asking_servers() -> Iterator[None]:
+    """Translates what TensorFlow raises when a parameter server is gone."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise CommitError(
+            f"a parameter server does not answer: {error.message.splitlines()[0]}",
+            hint="restart the parameter server and the coordinator: training goes on from the newest commit",
+        ) from error
+
+
+def gather_sharded(variable: Any, ids: Ids) -> np.ndarray:
+    """A private copy of the given rows, in the order of `ids`."""
+    rows = np.empty((len(ids), *variable.shape[1:]), variable.dtype.as_numpy_dtype)
+    for shard in shards_of(variable):
+        places = np.flatnonzero((ids >= shard.first) & (ids < shard.first + shard.rows))
+        for part in _messages(places, rows):
+            rows[part] = _gather(shard.variable, ids[part] - shard.first)
+    return rows
+
+
+def read_sharded(variable: Any) -> np.ndarray:
+    return gather_sharded(variable, np.arange(variable.shape[0], dtype=np.int64))
+
+
+def read_remote(variable: tf.Variable) -> np.ndarray:
+    with asking_servers():
+        return np.asarray(variable.read_value())
+
+
+def write_sharded(variable: Any, values: np.ndarray) -> None:
+    ids = np.arange(len(values), dtype=np.int64)
+    for shard in shards_of(variable):
+        for part in _messages(ids[shard.first : shard.first + shard.rows], values):
+            with asking_servers(), tf.device(shard.variable.device):
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=shard.variable.handle, indices=part - shard.first, updates=values[part]
+                )
+
+
+def _gather(variable: tf.Variable, ids: Ids) -> np.ndarray:
+    with asking_servers(), tf.device(variable.device):
+        return np.asarray(
+            tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype)
+        )
+
+
+def _messages(places: Ids, rows: np.ndarray) -> Iterator[Ids]:
+    """`places` in parts of which the rows fit into one message."""
+    row_bytes = max(1, rows.nbytes // max(1, len(rows)))
+    count = max(1, MESSAGE_BYTES // row_bytes)
+    for first in range(0, len(places), count):
+        yield places[first : first + count]
+
+
+class ShardedTouchedRows:
+    """`TouchedRows` for a sharded table: the flags of each shard are on the server that holds its rows.
+
+    Workers record where they write, so the coordinator asks for nothing but the flags and the rows that they name.
+    The rules of `TouchedRows` hold for each shard.
+    """
+
+    def __init__(self, variable: Any, *, name: str) -> None:
+        self.rows = int(variable.shape[0])
+        self.name = name
+        self.shards = shards_of(variable)
+        self.parts: list[TouchedRows] = []
+        for number, shard in enumerate(self.shards):
+            with tf.device(shard.variable.device):
+                self.parts.append(TouchedRows(shard.rows, name=f"{name}_{number}"))
+
+    @property
+    def variables(self) -> tuple[tf.Variable, ...]:
+        return tuple(variable for part in self.parts for variable in part.variables)
+
+    def record(self, ids: tf.Tensor) -> None:
+        """Adds ids of rows of the table, in a graph (after the writes, as `TouchedRows.record`) or eagerly."""
+        ids = tf.reshape(tf.cast(ids, tf.int64), [-1])
+        for shard, part in zip(self.shards, self.parts, strict=True):
+            is_here = tf.logical_and(ids >= shard.first, ids < shard.first + shard.rows)
+            part.record(tf.boolean_mask(ids, is_here) - shard.first)
+
+    def record_all(self) -> None:
+        with asking_servers():
+            for part in self.parts:
+                part.record_all()
+
+    def take(self) -> Ids:
+        """As `TouchedRows.take`: the caller gathers afterwards, and no row that a worker writes meanwhile is lost."""
+        return np.concatenate(self._each(TouchedRows.take))
+
+    def give_back(self, ids: Ids) -> None:
+        with asking_servers():
+            self.record(tf.constant(ids, tf.int64))
+
+    def count(self) -> int:
+        with asking_servers():
+            return sum(part.count() for part in self.parts)
+
+    def _each(self, take: Callable[[TouchedRows], Ids]) -> list[Ids]:
+        with asking_servers():
+            return [take(part) + shard.first for shard, part in zip(self.shards, self.parts, strict=True)]

@@ -1,0 +1,165 @@
+"""Real processes of a parameter-server cluster on this machine, for tests that kill them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+WAIT_SECONDS = 120.0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.01)
+
+
+class Cluster:
+    """Parameter servers, workers and a coordinator; every process that is left is killed at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._pids: dict[tuple[str, int], int] = {}
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "tests.distributed.cluster_program"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._addresses: dict[str, list[str]] = {}
+        self._reports = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill_all()
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        self._zygote.stdin.close()
+        self._zygote.stdout.close()
+        self._zygote.wait(WAIT_SECONDS)
+
+    def start_servers(self, *, ps: int, workers: int) -> None:
+        """A new cluster, on ports that are free now."""
+        self.kill_all()
+        ports = _free_ports(ps + workers + 1)
+        self._addresses = {
+            "ps": [f"localhost:{port}" for port in ports[:ps]],
+            "worker": [f"localhost:{port}" for port in ports[ps:-1]],
+            "chief": [f"localhost:{ports[-1]}"],
+        }
+        for job, count in (("ps", ps), ("worker", workers)):
+            for index in range(count):
+                self.start_server(job, index)
+
+    def start_server(self, job: str, index: int) -> None:
+        arguments = {"cluster": self._addresses, "job": job, "index": index}
+        self._pids[job, index] = self._fork("serve", f"{job}-{index}", arguments)
+
+    def kill(self, job: str, index: int) -> None:
+        pid = self._pids.pop((job, index))
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(pid), f"end of {job} {index}")
+
+    def kill_all(self) -> None:
+        for job, index in list(self._pids):
+            self.kill(job, index)
+
+    def coordinate(self, run_dir: Path, *, tracking: str = "touched", update: str | None = None) -> Reporter:
+        arguments = {
+            "cluster": self._addresses,
+            "run_dir": str(run_dir),
+            "tracking": tracking,
+            "update": update,
+        }
+        return self._report("coordinate", arguments)
+
+    def train_along(self, run_dir: Path, trainer_id: int, trainers: int) -> Reporter:
+        arguments = {"run_dir": str(run_dir), "trainer_id": trainer_id, "trainers": trainers}
+        return self._report("train_along", arguments)
+
+    def _report(self, task: str, arguments: dict[str, Any]) -> Reporter:
+        self._reports += 1
+        report = self._directory / f"report-{self._reports}"
+        pid = self._fork(task, report.name, {**arguments, "report": str(report)})
+        self._pids[task, self._reports] = pid
+        return Reporter(pid, report, self._directory / f"{report.name}.log")
+
+    def _fork(self, task: str, name: str, arguments: Any) -> int:
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        log = str(self._directory / f"{name}.log")
+        self._zygote.stdin.write(json.dumps([task, log, arguments]) + "\n")
+        self._zygote.stdin.flush()
+        return int(self._zygote.stdout.readline())
+
+
+class Reporter:
+    """A process that trains, and what it says."""
+
+    def __init__(self, pid: int, report: Path, log: Path) -> None:
+        self.pid = pid
+        self._report = report
+        self._log = log
+
+    def said(self, what: str) -> list[Any]:
+        lines = self._report.read_text().splitlines() if self._report.exists() else []
+        return [value for name, value in map(json.loads, lines) if name == what]
+
+    def wait_for(self, what: str, count: int = 1) -> Any:
+        def is_said() -> bool:
+            assert len(self.said(what)) >= count or is_alive(self.pid), self.log()[-3000:]
+            return len(self.said(what)) >= count
+
+        wait_until(is_said, f"a process that says {what}")
+        return self.said(what)[-1]
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        wait_until(lambda: not is_alive(self.pid), "end of a process")
+
+    def stop(self) -> Path:
+        """Let it finish; where its variables are."""
+        Path(f"{self._report}.stop").touch()
+        self.wait_for("saved")
+        self.wait_for_end()
+        return Path(f"{self._report}.npz")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from exporter import export_saved_model
+from hotdelta.chain.manifest import Kind, Tracking
+from hotdelta.chain.scan import Scanner
+from loader import Loader, LoaderSettings
+from tests.chain_replay import replay
+from tests.distributed.cluster import Cluster
+from tests.distributed.cluster_program import ROWS
+
+
+def assert_chain_holds(run_dir: Path, trained: Path) -> None:
+    """The newest position, from the first full through every link, is what the parameter servers held, bit for bit."""
+    found = Scanner(run_dir).scan().manifests
+    newest = max(manifest.position for manifest in found)
+    first = min(manifest.position for manifest in found if manifest.kind is Kind.FULL)
+    with np.load(trained) as values:
+        expected = {key: values[key].tobytes() for key in values.files}
+    for full in (None, first):
+        assert replay(run_dir, newest, expected, full=full) == expected
+
+
+def deltas(run_dir: Path) -> list[int]:
+    """Changed rows of the table in each delta."""
+    manifests = Scanner(run_dir).scan().manifests
+    return [found.rows_changed for found in manifests if found.kind is Kind.DELTA]
+
+
+@contextmanager
+def serving(run_dir: Path, export_dir: Path) -> Iterator[Loader]:
+    export_saved_model(run_dir, export_dir, save_incr_model=True)
+    loader = Loader(LoaderSettings(export_dir, run_dir, poll_seconds=0.2))
+    loader.start()
+    try:
+        yield loader
+    finally:
+        loader.stop()
+
+
+def assert_served(loader: Loader, run_dir: Path, trained: Path) -> None:
+    """The rows that a prediction uses are those of the parameter servers, at the newest position."""
+    newest = max(manifest.position for manifest in Scanner(run_dir).scan().manifests)
+    assert loader.wait_for(newest, 60)
+    answers, version = loader.predict("serving_default", {"ids": np.arange(ROWS)})
+    assert version.position == newest
+    with np.load(trained) as values:
+        assert answers["rows"].tobytes() == values["table"].tobytes()
+
+
+@pytest.mark.parametrize("tracking", Tracking)
+def test_sharded_table_is_one_table_with_exact_deltas(
+    tracking: Tracking, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_servers(ps=2, workers=2)
+    coordinator = cluster.coordinate(tmp_path, tracking=tracking)
+    coordinator.wait_for("step", 8)
+    assert_chain_holds(tmp_path, coordinator.stop())
+    newest = Scanner(tmp_path).scan().manifests[-1]
+    assert newest.tables["table"].shape == (ROWS, 4)
+    assert newest.tables["table"].tracking is tracking
+    assert 0 < min(rows for rows in deltas(tmp_path) if rows) < ROWS
+
+
+@pytest.mark.parametrize("update, expected", [("adagrad", Tracking.TOUCHED), ("every row", Tracking.CHANGED)])
+def test_row_wise_optimizer_records_what_workers_write_to_shards(
+    update: str, expected: Tracking, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_servers(ps=2, workers=1)
+    coordinator = cluster.coordinate(tmp_path, tracking="", update=update)
+    coordinator.wait_for("step", 6)
+    assert_chain_holds(tmp_path, coordinator.stop())
+    assert Scanner(tmp_path).scan().manifests[-1].tables["table"].tracking is expected
+
+
+def test_killed_tasks_lose_nothing_that_was_committed(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_servers(ps=2, workers=2)
+    coordinator = cluster.coordinate(tmp_path / "run")
+    coordinator.wait_for("step", 4)
+    with serving(tmp_path / "run", tmp_path / "export") as loader:
+        cluster.kill("worker", 1)
+        coordinator.wait_for("step", len(coordinator.said("step")) + 4)
+        cluster.start_server("worker", 1)
+        coordinator.wait_for("step", len(coordinator.said("step")) + 4)
+
+        cluster.kill("ps", 1)
+        coordinator.wait_for_end()
+        assert coordinator.said("saved") == []
+        assert "restart the parameter server and the coordinator" in coordinator.log()
+
+        cluster.start_servers(ps=3, workers=1)  # rows are found by id, whatever server holds them
+        coordinator = cluster.coordinate(tmp_path / "run")
+        assert coordinator.wait_for("resumed") >= 40
+        coordinator.wait_for("step", 3)
+        trained = coordinator.stop()
+        assert_chain_holds(tmp_path / "run", trained)
+        assert_served(loader, tmp_path / "run", trained)
