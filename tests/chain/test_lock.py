@@ -25,7 +25,8 @@ print("locked", flush=True)
 if sys.argv[2] == "fork":
     import os
     child = os.fork()
-    print(child or "child", flush=True)
+    # One write: both processes write to one pipe, and an unbuffered print makes two of a line.
+    os.write(1, f"{child or 'child'}\\n".encode())
 sys.stdin.read()
 """
 
