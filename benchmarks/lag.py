@@ -68,8 +68,11 @@ def measure(directory: Path, seconds: int) -> tuple[list[float], float, int]:
     with following(trainer) as loader, Clients(loader) as clients:
         start = time.monotonic()
         for second in range(seconds):
-            position = trainer.commit_rows(DELTA_ROWS)
-            committed[position] = trainer.committed_at()
+            trainer.write_rows(DELTA_ROWS)
+            trainer.commit()
+            # Not at once: the loader is at work on it, and this process has one GIL.
+            threading.Event().wait(0.1)
+            committed[trainer.newest().position] = trainer.committed_at()
             print(f"\r  delta {second + 1} of {seconds}", end="", flush=True)
             threading.Event().wait(max(0.0, start + second + 1 - time.monotonic()))
         loader.wait_for(max(committed), 30)

@@ -41,6 +41,8 @@ class TableTrainer:
         self.rows = rows
         self._module = OneTable(rows)
         self._random = np.random.default_rng(7)
+        # One, because it remembers what it parsed: parsing holds the GIL just while the loader wants it.
+        self._scanner = Scanner(self.run_dir)
         self._writer = DeltaWriter(
             self.run_dir,
             self._module,
@@ -70,7 +72,7 @@ class TableTrainer:
         self._writer.step()
 
     def newest(self) -> Manifest:
-        return Scanner(self.run_dir).scan().manifests[-1]
+        return self._scanner.scan().manifests[-1]
 
     def committed_at(self) -> float:
         """When the newest manifest appeared, by the clock of the file system."""

@@ -19,6 +19,7 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver, ObservedWatch
+from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
 
 from hotdelta.chain import names
 from hotdelta.logs import event
@@ -70,6 +71,8 @@ class DirectoryWatch:
     def __init__(self, directories: Iterable[Path], look_again: Callable[[], None]) -> None:
         # It calls it an error when a watch ends while its thread is about to read.
         logging.getLogger("watchdog.observers.inotify").setLevel(logging.CRITICAL)
+        # It holds every event behind the first half of a rename back for half a second, to find the other half.
+        InotifyMoveEventGrouper.delay = 0.0
         self._handler = _Handler(look_again)
         self._watched: dict[Path, tuple[tuple[int, int], ObservedWatch] | None] = dict.fromkeys(directories)
         self._observer: BaseObserver = Observer(timeout=STOP_CHECK_SECONDS)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
 
 from loader.wake import Wake
 from loader.watch import DirectoryWatch
@@ -86,3 +87,8 @@ def test_wake_tells_a_look_from_a_report() -> None:
     wake.report()
     assert wake.wait(10)
     assert not wake.wait(0)
+
+
+def test_an_event_is_not_held_back_to_pair_a_rename(watch: DirectoryWatch) -> None:
+    """Half a second, before: every event behind the first half of a rename waited for the second."""
+    assert InotifyMoveEventGrouper()._queue.delay == 0.0
