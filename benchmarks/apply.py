@@ -13,7 +13,6 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import psutil
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from benchmarks.report import Figure, peak_memory, print_report
+from benchmarks.report import Figure, peak_memory, print_report, seconds_of
 from benchmarks.served_table import COLUMNS, TableTrainer, following, random_ids, read_and_assign
 from exporter import export_saved_model
 from hotdelta.chain import Kind, Manifest, Scanner, directory_of
@@ -115,7 +114,7 @@ class Applying:
             self._model.stage_delta(self.prefix(manifest))
             self._model.apply()
 
-        return _seconds(run)
+        return seconds_of(run)
 
     def update(self, manifest: Manifest) -> float:
         """Verify, stage, keep the pre-image, apply."""
@@ -127,7 +126,7 @@ class Applying:
             files.require_unchanged()
             self._model.apply()
 
-        return _seconds(run)
+        return seconds_of(run)
 
     def guarded_update(self, manifest: Manifest) -> float:
         """Everything that a server does: the layout and the values are looked at as well."""
@@ -143,7 +142,7 @@ class Applying:
             self._model.apply()
             self._sanity.accept(accepted)
 
-        return _seconds(run)
+        return seconds_of(run)
 
     def close(self) -> None:
         self._model.close()
@@ -185,7 +184,7 @@ def measure_limits(directory: Path, rows: int, delta_rows: int) -> tuple[list[fl
 
 
 def _numpy_seconds(applying: Applying, manifest: Manifest, table: np.ndarray) -> float:
-    return _seconds(read_and_assign(applying.run_dir, manifest, table))
+    return seconds_of(read_and_assign(applying.run_dir, manifest, table))
 
 
 def measure_predict(directory: Path, rows: int) -> float:
@@ -218,15 +217,9 @@ def _newest_delta(run_dir: Path) -> Manifest:
 def _predict_seconds(live: LiveModel, feeds: dict[str, Any]) -> float:
     """The best of several rounds: what others do on the machine only ever adds."""
     return min(
-        _seconds(lambda: [live.predict("serving_default", feeds) for _ in range(300)])
+        seconds_of(lambda: [live.predict("serving_default", feeds) for _ in range(300)])
         for _ in range(3 * REPEATS)
     )
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def main() -> None:

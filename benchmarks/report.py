@@ -1,9 +1,10 @@
-"""What benchmarks share: peak memory, and the report (a table, then one JSON object with the named figures)."""
+"""What benchmarks share: a stopwatch, peak memory, and the report: a table, then a JSON object of named figures."""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,3 +55,9 @@ def peak_memory() -> Iterator[Callable[[], int]]:
     finally:
         stop.set()
         thread.join()
+
+
+def seconds_of(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

@@ -8,11 +8,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.report import Figure, print_report
+from benchmarks.report import Figure, print_report, seconds_of
 from benchmarks.served_table import COLUMNS, TableTrainer
 from hotdelta.chain import Kind, Manifest, directory_of
 from loader.live_model import LiveModel
@@ -55,21 +53,15 @@ class Undoing:
             self._model.preimage()
             self._model.apply()
 
-        undone = [_seconds(undo)]
-        alone = _seconds(apply_alone)
-        undone.append(_seconds(undo))
-        keeping = _seconds(apply_and_keep)
+        undone = [seconds_of(undo)]
+        alone = seconds_of(apply_alone)
+        undone.append(seconds_of(undo))
+        keeping = seconds_of(apply_and_keep)
         return alone, statistics.mean(undone), keeping
 
     def close(self) -> None:
         self._model.close()
         self._trainer.release()
-
-
-def _seconds(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -47,15 +47,6 @@ def table_layers(model: keras.Model) -> Iterator[keras.layers.Embedding]:
             yield layer
 
 
-def lookup_layers(model: keras.Model) -> dict[str, Any]:
-    """Layers with a vocabulary, by key."""
-    found: dict[str, Any] = {}
-    for key, layer in _walk_layers(model, "", set()):
-        if hasattr(layer, "get_vocabulary"):
-            found[key] = layer
-    return found
-
-
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for key, found in _walk_layers(layer, path, seen):
         own = [*found._trainable_variables, *found._non_trainable_variables]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,6 @@ from hotdelta.train.variables import ModelVariables, RowVariable
 
 CHUNK_BYTES = 4 * 1024 * 1024
 TRAINER_STATE_ROOM_BYTES = 64 * 1024
-
-OnChunk = Callable[[RowVariable, int, Array], None]
 
 
 class FullBuilder:
@@ -61,20 +59,18 @@ class FullBuilder:
         """Remove the files. Not while another thread is copying or finishing."""
         self._writer.abandon()
 
-    def copy(self, trackers: Mapping[str, TableTracker], on_chunk: OnChunk | None = None) -> None:
+    def copy(self, trackers: Mapping[str, TableTracker]) -> None:
         """Copy every row once, writing the cuts that arrive meanwhile over what is copied already."""
         for tracker in trackers.values():
             for item in tracker.table.row_variables:
-                self._copy_one(tracker, item, on_chunk)
+                self._copy_one(tracker, item)
 
-    def _copy_one(self, tracker: TableTracker, item: RowVariable, on_chunk: OnChunk | None) -> None:
+    def _copy_one(self, tracker: TableTracker, item: RowVariable) -> None:
         for first, count in _chunks(item):
             if self._is_abandoned.is_set():
                 return
             rows = tracker.read_slice(item, first, count)
             self._writer.write_rows(item.key, first, rows)
-            if on_chunk is not None:
-                on_chunk(item, first, rows)
             self._write_overlays()
 
     def finish(

@@ -13,7 +13,7 @@ from hotdelta.errors import CommitError
 from hotdelta.train.background import BackgroundWorker
 from hotdelta.train.chain_writer import Link
 from hotdelta.train.cut import Cut
-from hotdelta.train.full_builder import FullBuilder, OnChunk
+from hotdelta.train.full_builder import FullBuilder
 from hotdelta.train.row_values import Array
 from hotdelta.train.trackers import Trackers
 
@@ -64,9 +64,9 @@ class FullSave:
     def start_copying(self) -> None:
         self._worker.submit(self.copy)
 
-    def copy(self, on_chunk: OnChunk | None = None) -> None:
+    def copy(self) -> None:
         try:
-            self._builder.copy(self._trackers.tables, on_chunk)
+            self._builder.copy(self._trackers.tables)
         except CommitError as error:
             self.fail(error)
         self._copied.set()

@@ -153,7 +153,12 @@ class Trackers:
         warn_of_comparing(table, reason)
 
 
-def warn_of_comparing(table: Table, reason: str) -> None:
+ROW_WISE_KERAS = (
+    "use hotdelta.keras.Embedding with an optimizer of hotdelta.keras, without options that write every row"
+)
+
+
+def warn_of_comparing(table: Table, reason: str, *, remedy: str = ROW_WISE_KERAS) -> None:
     """Say once, at the start, what *changed* tracking costs and what to do about it."""
     megabytes = sum(item.nbytes for item in table.row_variables) / 1e6
     event(
@@ -164,7 +169,7 @@ def warn_of_comparing(table: Table, reason: str) -> None:
         tracking=Tracking.CHANGED,
         reason=reason,
         compared_megabytes=round(megabytes, 1),
-        remedy="use hotdelta.keras.Embedding with an optimizer of hotdelta.keras, without options that write every row",
+        remedy=remedy,
     )
 
 

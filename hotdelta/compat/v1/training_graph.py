@@ -5,7 +5,6 @@ Built once, when the scaffold is finalized: every operation of the user is there
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +19,10 @@ from hotdelta.compat.v1.graph_layout import GraphLayout, TableLayout, find_layou
 from hotdelta.compat.v1.recording import SCOPE, PartFlags, add_recorder, make_flags, refusal
 from hotdelta.compat.v1.saved_variables import SavedVariable
 from hotdelta.compat.v1.session_values import RowOperations, ValueOperations
-from hotdelta.logs import event
+from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import ModelVariables, Table
 
-logger = logging.getLogger(__name__)
+_REMEDY = "train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +115,7 @@ def _table(layout: TableLayout, graph: GraphLayout, recorders: dict[str, tf.Oper
             for name, writer in {writer.name: writer for use in uses for writer in use.row_writers}.items():
                 recorders[name] = add_recorder(part_flags, writer)
     else:
-        _say_compared(layout.table, reason)
+        warn_of_comparing(layout.table, reason, remedy=_REMEDY)
     rows = {member.key: RowOperations(member) for member in layout.family}
     return GraphTable(layout.table, rows, flags, layout.strategy)
 
@@ -137,17 +136,3 @@ def _markers(saved: Sequence[SavedVariable]) -> tuple[tf.Variable, ...]:
                 )
             )
     return tuple(markers)
-
-
-def _say_compared(table: Table, reason: str) -> None:
-    megabytes = sum(item.nbytes for item in table.row_variables) / 1e6
-    event(
-        logger,
-        logging.WARNING,
-        "table is compared row by row at every save",
-        table=table.key,
-        tracking=Tracking.CHANGED,
-        reason=reason,
-        compared_megabytes=round(megabytes, 1),
-        remedy="train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer)",
-    )
