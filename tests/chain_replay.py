@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner, directory_of
+from hotdelta.chain.scan import Scanner
+from hotdelta.chain.verification import directory_of
 
 Values = dict[str, bytes]
 

@@ -9,9 +9,10 @@ from hotdelta.chain.manifest import FileRecord, HighestStep, Kind, Manifest, Tab
 from hotdelta.chain.plan import ApplyDelta, Plan, RestoreFull, Step, UndoTo, plan
 from hotdelta.chain.position import Node, Position, new_state_id
 from hotdelta.chain.retention import delete, expired, sweep
-from hotdelta.chain.scan import Listing, Refused, Scanner, directory_of, verify
+from hotdelta.chain.scan import Listing, Refused, Scanner
 from hotdelta.chain.schema import Schema, SignatureSpec, TensorSpec, VariableSpec
 from hotdelta.chain.signing import SigningKey
+from hotdelta.chain.verification import directory_of, verify
 
 __all__ = [
     "ApplyDelta",

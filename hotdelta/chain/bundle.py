@@ -96,7 +96,7 @@ class BundleWriter:
             with self._translated():
                 for shard, extents in enumerate(self._extents):
                     path = self._temporary(self._data_name(shard))
-                    self._shards.append(ShardFile(path, extents, disk))
+                    self._shards.append(ShardFile.create(path, extents, disk))
         except BaseException:
             self.abandon()
             raise

@@ -87,13 +87,19 @@ def read_index(path: Path) -> BundleIndex:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size > MAX_INDEX_BYTES:
                 _damaged(path, f"larger than {MAX_INDEX_BYTES} bytes")
-            return decode_index(file.read(MAX_INDEX_BYTES + 1))
-    except MalformedError as error:
-        raise DamagedError(f"index {path.name}: {error}", path=path, position="") from error
+            return parse_index(file.read(MAX_INDEX_BYTES + 1), path)
     except OSError as error:
         raise DamagedError(
             f"index {path.name} cannot be read: {error.strerror}", path=path, position="", retryable=True
         ) from error
+
+
+def parse_index(data: bytes, path: Path) -> BundleIndex:
+    """Raises DamagedError when these bytes, which were read from `path`, are not the index of a tensor bundle."""
+    try:
+        return decode_index(data)
+    except MalformedError as error:
+        raise DamagedError(f"index {path.name}: {error}", path=path, position="") from error
 
 
 def encode_key(name: str) -> bytes:
@@ -118,6 +124,15 @@ def _encode_entry(entry: BundleEntry) -> bytes:
         + varint_field(4, entry.offset)
         + varint_field(5, entry.size)
         + fixed32_field(6, entry.crc32c)
+        + b"".join(bytes_field(7, _encode_slice(extents)) for extents in entry.slices)
+    )
+
+
+def _encode_slice(extents: Extents) -> bytes:
+    """An axis without a length is the whole axis."""
+    return b"".join(
+        bytes_field(1, varint_field(1, start) + (varint_field(2, length) if length >= 0 else b""))
+        for start, length in extents
     )
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hotdelta.chain import names
 from hotdelta.chain.bundle_index import DTYPE_NUMBERS, BundleEntry, read_index
 from hotdelta.chain.digest import CHUNK_BYTES, extend_crc32c, mask
-from hotdelta.chain.slice_key import slice_key
+from hotdelta.chain.slice_key import row_slices
 from hotdelta.errors import DamagedError, ManifestError
 
 _NUMPY_STAND_INS = {"bfloat16": "uint16"}
@@ -81,20 +81,8 @@ class BundleReader:
 
     def _join_slices(self, name: str, entry: BundleEntry) -> npt.NDArray[np.uint8]:
         """The slices of a tensor that was stored in parts of whole rows, in the order of their rows."""
-        rest = [(0, size) for size in entry.shape[1:]]
-        parts, end = [], 0
-        for extents in sorted(entry.slices):
-            first, rows = extents[0]
-            whole = [
-                (0, size) if extent[1] < 0 else extent
-                for extent, (_, size) in zip(extents[1:], rest, strict=True)
-            ]
-            if whole != rest or first != end or rows < 0:
-                raise ManifestError(f"tensor {name!r} of {self._prefix} is not stored in parts of whole rows")
-            end += rows
-            parts.append(self.map_bytes(slice_key(name, extents)))
-        joined = np.concatenate(parts)
-        if end != entry.shape[0] or len(joined) != math.prod(entry.shape) * itemsize(entry.dtype):
+        joined = np.concatenate([self.map_bytes(key) for key in row_slices(name, entry)])
+        if len(joined) != math.prod(entry.shape) * itemsize(entry.dtype):
             raise self._damaged(entry.shard, f"does not hold all of tensor {name!r}")
         joined.flags.writeable = False
         return joined

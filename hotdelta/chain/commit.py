@@ -60,6 +60,9 @@ def publish_new_file(directory: Path, name: str, content: bytes, disk: Disk) -> 
     temporary, final = directory / f"{names.TEMPORARY_PREFIX}{name}", directory / name
     try:
         write_durably(disk, temporary, content)
+        # Readers measure their lag from the change time. Linux gives an exact one only where somebody asked for the
+        # last one; else it may be a timer tick old, which is as long as an update takes.
+        temporary.stat()
         disk.link(temporary, final)
     except BaseException:
         _unlink_quietly([temporary], disk)

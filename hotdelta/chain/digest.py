@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import crc32c as crc32c_library
 from blake3 import blake3
@@ -36,6 +36,14 @@ def digest_file(fd: int) -> tuple[int, str]:
         hasher.update(chunk)
         size += len(chunk)
     return size, hasher.hexdigest()
+
+
+def digest_pieces(pieces: Iterable[memoryview]) -> str:
+    """The digest of a file that lies in memory in pieces."""
+    hasher = blake3()
+    for piece in pieces:
+        hasher.update(piece)
+    return hasher.hexdigest()
 
 
 def read_chunks(fd: int, start: int, end: int) -> Iterator[memoryview]:

@@ -20,6 +20,10 @@ class Disk:
         """Opens a new file for reading and writing; fails when the name exists."""
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, FILE_MODE)
 
+    def reopen(self, path: Path) -> int:
+        """Opens a file that is there, for reading and writing."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
     def write_at(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         rest = memoryview(data)
         while rest:

@@ -11,8 +11,8 @@ from hotdelta.chain.disk import Disk
 from hotdelta.chain.lineage import trace_lineage
 from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.position import Position
-from hotdelta.chain.scan import directory_of
 from hotdelta.chain.sweep import sweep
+from hotdelta.chain.verification import directory_of
 from hotdelta.chain.write_failure import translated
 
 __all__ = ["delete", "expired", "sweep"]

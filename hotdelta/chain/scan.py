@@ -5,28 +5,27 @@ Scanning only reads. Files may come and go meanwhile: retention deletes, trainer
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotdelta.chain import names
-from hotdelta.chain.digest import digest_file
-from hotdelta.chain.manifest import MAX_MANIFEST_BYTES, FileRecord, Kind, Manifest
+from hotdelta.chain.manifest import MAX_MANIFEST_BYTES, Kind, Manifest
 from hotdelta.chain.position import Position
-from hotdelta.errors import DamagedError, ManifestError
+from hotdelta.chain.verification import directory_of, open_plainly
+from hotdelta.errors import ManifestError
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A manifest that cannot be used; its position when it could be read so far."""
+    """A manifest that cannot be used; its position when it could be read so far. Unread: the next scan tries again."""
 
     path: Path
     reason: str
     position: Position | None = None
+    is_unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,116 +38,108 @@ class Listing:
 
 # Inode, size and time of modification: what tells whether a file is still the one that was parsed.
 _Version = tuple[int, int, int]
+_Parsed = tuple[_Version, Manifest | Refused]
 
-
-def directory_of(run_dir: Path, kind: Kind) -> Path:
-    return run_dir if kind is Kind.FULL else run_dir / names.DELTA_DIRECTORY
+_UNKNOWN: _Version = (0, 0, 0)
 
 
 class Scanner:
     """Lists a run directory again and again; what was parsed once is kept. One thread at a time.
 
-    With an `is_trusted` (the check of a signature) manifests that it does not trust are refused.
+    `distrust` (the check of a signature) says why a manifest must not be used, or nothing.
     """
 
-    def __init__(self, directory: Path, *, is_trusted: Callable[[Manifest], bool] | None = None) -> None:
+    def __init__(self, directory: Path, *, distrust: Callable[[Manifest], str] | None = None) -> None:
         self._directory = directory
-        self._is_trusted = is_trusted
-        self._parsed: dict[str, tuple[_Version, Manifest | Refused]] = {}
+        self._distrust = distrust
+        self._parsed: dict[str, _Parsed] = {}
         self._listing = Listing()
 
     def scan(self) -> Listing:
         """Never raises because files vanish meanwhile; a directory that is missing is empty."""
-        found: dict[str, tuple[_Version, Manifest | Refused]] = {}
+        found: dict[str, _Parsed] = {}
         for kind in Kind:
-            for path, version in _list_manifests(directory_of(self._directory, kind)):
-                known = self._parsed.get(path)
-                parsed = known[1] if known and known[0] == version else self._read(Path(path), kind)
-                if parsed is not None:
-                    found[path] = (version, parsed)
+            found.update(self._scan_directory(kind))
         if found != self._parsed:
             self._parsed = found
-            self._listing = _build_listing({path: parsed for path, (_, parsed) in found.items()})
+            self._listing = self._rebuilt()
         return self._listing
+
+    def _scan_directory(self, kind: Kind) -> dict[str, _Parsed]:
+        directory = directory_of(self._directory, kind)
+        try:
+            listed = list(_list_manifests(directory))
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            # What was there is not gone because nobody can look.
+            refused = Refused(directory, f"it cannot be listed: {error.strerror}", is_unread=True)
+            return {**self._known_in(directory), str(directory): (_UNKNOWN, refused)}
+        found: dict[str, _Parsed] = {}
+        for path, version in listed:
+            known = self._parsed.get(path)
+            parsed = known[1] if known and _is_valid(known, version) else self._read(Path(path), kind)
+            if parsed is not None:
+                found[path] = (version, parsed)
+        return found
+
+    def _known_in(self, directory: Path) -> dict[str, _Parsed]:
+        return {
+            path: known
+            for path, known in self._parsed.items()
+            if Path(path).parent == directory and is_manifest_name(Path(path).name)
+        }
+
+    def add(self, paths: Iterable[Path]) -> Listing:
+        """The last listing and these manifests, without looking at anything else; what is none here is left out."""
+        for path in paths:
+            kind = self._kind_of(path)
+            version = _version(path) if kind is not None else None
+            if kind is None or version is None:
+                continue
+            parsed = self._read(path, kind)
+            if parsed is not None:
+                self._parsed[str(path)] = (version, parsed)
+                self._listing = _extended(self._listing, parsed) or self._rebuilt()
+        return self._listing
+
+    def _kind_of(self, path: Path) -> Kind | None:
+        return next((kind for kind in Kind if directory_of(self._directory, kind) == path.parent), None)
+
+    def _rebuilt(self) -> Listing:
+        return _build_listing({path: parsed for path, (_, parsed) in self._parsed.items()})
 
     def _read(self, path: Path, kind: Kind) -> Manifest | Refused | None:
         parsed = _parse(path, kind)
-        if self._is_trusted is None or not isinstance(parsed, Manifest) or self._is_trusted(parsed):
-            return parsed
-        reason = "its signature is wrong" if parsed.signature else "it is not signed, and a key is configured"
-        return Refused(path, reason, parsed.position)
+        reason = self._distrust(parsed) if self._distrust and isinstance(parsed, Manifest) else ""
+        return Refused(path, reason, parsed.position) if reason and parsed else parsed
 
 
-def verify(run_dir: Path, manifest: Manifest, *, roles: Collection[str] | None = None) -> None:
-    """Compares sizes and digests of the files of a commit (of those roles) with its manifest.
-
-    Raises DamagedError, retryable when a file is missing or too short: it may still be arriving.
-    """
-    directory = directory_of(run_dir, manifest.kind)
-    for file in manifest.files:
-        if roles is None or file.role in roles:
-            _verify_file(directory / file.name, file, str(manifest.position))
-
-
-def _verify_file(path: Path, file: FileRecord, position: str) -> None:
-    try:
-        fd = open_plainly(path)
-        try:
-            size = os.fstat(fd).st_size
-            size, digest = digest_file(fd) if size == file.bytes else (size, "")
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise DamagedError(
-            f"{path.name} of {position} cannot be read: {error.strerror}",
-            path=path,
-            position=position,
-            retryable=True,
-            hint="it may still be arriving; if not, a later full steps over it",
-        ) from error
-    if size != file.bytes:
-        raise DamagedError(
-            f"{path.name} of {position} has {size} bytes, its manifest says {file.bytes}",
-            path=path,
-            position=position,
-            retryable=size < file.bytes,
-            hint="it may still be arriving" if size < file.bytes else "copy it again, or wait for a full",
-        )
-    if digest != file.digest:
-        raise DamagedError(
-            f"{path.name} of {position} does not have the digest that its manifest says",
-            path=path,
-            position=position,
-            hint="copy it again, or wait for a full",
-        )
+def _is_valid(known: _Parsed, version: _Version) -> bool:
+    """A file that could not be read may be readable next time, and nothing of it need change for that."""
+    return known[0] == version and not (isinstance(known[1], Refused) and known[1].is_unread)
 
 
 def _list_manifests(directory: Path) -> Iterator[tuple[str, _Version]]:
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if not is_manifest_name(entry.name):
-                    continue
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if is_manifest_name(entry.name):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except OSError:
+                except FileNotFoundError:
                     continue
-                yield entry.path, (status.st_ino, status.st_size, status.st_mtime_ns)
+                except OSError:
+                    yield entry.path, _UNKNOWN
+                else:
+                    yield entry.path, (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _version(path: Path) -> _Version | None:
+    try:
+        status = path.lstat()
     except OSError:
-        return
-
-
-def open_plainly(path: Path) -> int:
-    """A descriptor for reading a regular file.
-
-    Raises OSError for anything else: a symbolic link could lead out of the directory and be turned elsewhere after it
-    was verified, and a pipe would let its reader wait for ever.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return fd
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def is_manifest_name(name: str) -> bool:
@@ -162,7 +153,7 @@ def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Refused(path, f"it cannot be read: {error.strerror}")
+        return Refused(path, f"it cannot be read: {error.strerror}", is_unread=True)
     except ManifestError as error:
         return Refused(path, str(error))
     if manifest.kind is not kind:
@@ -170,6 +161,15 @@ def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
     if path.name != names.manifest_name(manifest.prefix):
         return Refused(path, f"it says that its prefix is {manifest.prefix!r}", manifest.position)
     return manifest
+
+
+def _extended(listing: Listing, parsed: Manifest | Refused) -> Listing | None:
+    """The listing with one more manifest when that is simply the newest; None when it takes more than that."""
+    if not isinstance(parsed, Manifest) or not listing.manifests or listing.refused:
+        return None
+    if parsed.position <= listing.manifests[-1].position:
+        return None
+    return replace(listing, manifests=(*listing.manifests, parsed))
 
 
 def _build_listing(parsed: Mapping[str, Manifest | Refused]) -> Listing:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -40,27 +41,38 @@ class Checksums:
 
 
 class ShardFile:
-    """A data file under its temporary name, preallocated. One thread at a time.
+    """A data file under its temporary name. One thread at a time.
 
     While whole tensors are written in the order of the layout they are hashed on the way; any other write
     makes `finish` read the file once from the start.
     """
 
-    def __init__(self, path: Path, extents: Mapping[str, Extent], disk: Disk) -> None:
+    def __init__(self, path: Path, extents: Mapping[str, Extent], disk: Disk, *, fd: int) -> None:
+        """Of an open file: `create` makes a new one, `reopen` takes one that another process wrote."""
         self.path = path
         self.size = max((extent.end for extent in extents.values()), default=0)
         self._extents = extents
         self._disk = disk
-        self._fd = create_anew(disk, path)
+        self._fd = fd
         self._is_open = True
         self._pending = list(extents)
         self._hash = _LayoutHash()
         self._is_streamed = True
+
+    @classmethod
+    def create(cls, path: Path, extents: Mapping[str, Extent], disk: Disk) -> Self:
+        made = cls(path, extents, disk, fd=create_anew(disk, path))
         try:
-            disk.allocate(self._fd, self.size)
+            disk.allocate(made._fd, made.size)
         except BaseException:
-            self.close()
+            made.close()
             raise
+        return made
+
+    @classmethod
+    def reopen(cls, path: Path, extents: Mapping[str, Extent], disk: Disk) -> Self:
+        """`extents` in the order of their offsets, and nothing between them."""
+        return cls(path, extents, disk, fd=disk.reopen(path))
 
     def write_tensor(self, name: str, data: memoryview) -> None:
         extent = self._extents[name]

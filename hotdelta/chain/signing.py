@@ -12,7 +12,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from hotdelta.chain import names
 from hotdelta.chain.manifest import Manifest
+from hotdelta.chain.scan import Listing, Refused
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 
 KEY_FILE_VARIABLE = "HOTDELTA_SIGNING_KEY_FILE"
@@ -54,7 +57,34 @@ class SigningKey:
     def has_signed(self, manifest: Manifest) -> bool:
         return hmac.compare_digest(self._signature(manifest), manifest.signature)
 
+    def distrust(self, manifest: Manifest) -> str:
+        """Why a manifest must not be used; empty when the holder of this key wrote it."""
+        if self.has_signed(manifest):
+            return ""
+        return "its signature is wrong" if manifest.signature else "it is not signed, and a key is configured"
+
     def _signature(self, manifest: Manifest) -> str:
         document = json.loads(replace(manifest, signature="").to_json())
         content = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
         return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+
+
+def trusted_listing(run_dir: Path, listing: Listing) -> Listing:
+    """What may be gone on from: with a key in the environment, all that it did not sign is refused.
+
+    Raises ConfigurationError when the environment names a key that cannot be read.
+    """
+    key = SigningKey.from_environment()
+    if key is None:
+        return listing
+    refused = [
+        Refused(
+            directory_of(run_dir, manifest.kind) / names.manifest_name(manifest.prefix),
+            reason,
+            manifest.position,
+        )
+        for manifest in listing.manifests
+        if (reason := key.distrust(manifest))
+    ]
+    trusted = tuple(manifest for manifest in listing.manifests if not key.distrust(manifest))
+    return Listing(trusted, (*listing.refused, *refused))

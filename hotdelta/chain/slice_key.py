@@ -5,7 +5,8 @@ TensorFlow's ordered code: a zero, the name, the number of axes, and start and l
 
 from __future__ import annotations
 
-from hotdelta.chain.bundle_index import Extents, decode_key, encode_key
+from hotdelta.chain.bundle_index import BundleEntry, Extents, decode_key, encode_key
+from hotdelta.errors import ManifestError
 
 SLICE_MARK = "\0"
 
@@ -24,6 +25,23 @@ def slice_key(name: str, extents: Extents) -> str:
     parts = [_number(0), encode_key(name) + _END_OF_TEXT, _number(len(extents))]
     parts += [_signed(value) for extent in extents for value in extent]
     return decode_key(b"".join(parts))
+
+
+def row_slices(name: str, entry: BundleEntry) -> list[str]:
+    """The keys of the slices of a tensor, in the order of their rows. Raises ManifestError unless all are whole."""
+    keys, end = [], 0
+    for extents in sorted(entry.slices):
+        (first, rows), rest = extents[0], extents[1:]
+        whole = [
+            (0, size) if extent[1] < 0 else extent for extent, size in zip(rest, entry.shape[1:], strict=True)
+        ]
+        if whole != [(0, size) for size in entry.shape[1:]] or first != end or rows < 0:
+            raise ManifestError(f"tensor {name!r} is not stored in parts of whole rows")
+        end += rows
+        keys.append(slice_key(name, extents))
+    if end != entry.shape[0]:
+        raise ManifestError(f"tensor {name!r} is stored in parts that are not all of it")
+    return keys
 
 
 def _number(value: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hotdelta.chain import names
@@ -17,13 +17,15 @@ logger = logging.getLogger(__name__)
 
 def refresh(directory: Path, newest: Manifest, *, disk: Disk) -> None:
     """After a commit: names the newest delta, or every full there is, the newest last."""
-    prefixes = [newest.prefix] if newest.kind is Kind.DELTA else list_fulls(directory)
-    _replace(directory, prefixes, disk)
+    if newest.kind is Kind.DELTA:
+        _replace(directory, lambda _: [newest.prefix], disk)
+    else:
+        _replace(directory, list_fulls, disk)
 
 
 def refresh_fulls(directory: Path, *, disk: Disk) -> None:
     """After a full was deleted: names the fulls that are left."""
-    _replace(directory, list_fulls(directory), disk)
+    _replace(directory, list_fulls, disk)
 
 
 def list_fulls(directory: Path) -> list[str]:
@@ -36,19 +38,23 @@ def list_fulls(directory: Path) -> list[str]:
     return [prefix for _, prefix in sorted(found)]
 
 
-def _replace(directory: Path, prefixes: Sequence[str], disk: Disk) -> None:
+def _replace(directory: Path, list_prefixes: Callable[[Path], Sequence[str]], disk: Disk) -> None:
     """Never raises OSError: the commit is already made, and readers of the chain do not look here."""
-    if not prefixes:
-        return
     temporary = directory / f"{names.TEMPORARY_PREFIX}{names.STATE_FILE}"
-    lines = [f'model_checkpoint_path: "{prefixes[-1]}"']
-    lines += [f'all_model_checkpoint_paths: "{prefix}"' for prefix in prefixes]
     try:
-        write_durably(disk, temporary, ("\n".join(lines) + "\n").encode())
-        disk.rename(temporary, directory / names.STATE_FILE)
+        prefixes = list_prefixes(directory)
+        if prefixes:
+            write_durably(disk, temporary, _text(prefixes))
+            disk.rename(temporary, directory / names.STATE_FILE)
     except OSError as error:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)
         logger.warning(
             "state file not written", extra={"path": str(directory / names.STATE_FILE), "error": str(error)}
         )
+
+
+def _text(prefixes: Sequence[str]) -> bytes:
+    lines = [f'model_checkpoint_path: "{prefixes[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{prefix}"' for prefix in prefixes]
+    return ("\n".join(lines) + "\n").encode()

@@ -16,7 +16,8 @@ from hotdelta.chain import names
 from hotdelta.chain.bundle_index import read_index
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind
-from hotdelta.chain.scan import Listing, directory_of
+from hotdelta.chain.scan import Listing
+from hotdelta.chain.verification import directory_of
 from hotdelta.chain.write_failure import translated
 from hotdelta.errors import DamagedError
 

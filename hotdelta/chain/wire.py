@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-_VARINT, _BYTES, _FIXED32 = 0, 2, 5
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 _MAX_SIZE = 2**62
 
@@ -56,6 +56,14 @@ class Reader:
         return taken
 
     def varint(self) -> int:
+        offset = self._offset
+        if offset < len(self._data) and self._data[offset] < 0x80:
+            # One byte, as nearly all numbers of an index are.
+            self._offset = offset + 1
+            return self._data[offset]
+        return self._long_varint()
+
+    def _long_varint(self) -> int:
         value = 0
         for position in range(_MAX_VARINT_BYTES):
             byte = self.take(1)[0]
@@ -110,21 +118,20 @@ class Message:
 def parse_message(data: bytes) -> Message:
     message = Message()
     reader = Reader(data)
+    values = message.values
     while not reader.is_empty():
         tag = reader.varint()
-        message.values.setdefault(tag >> 3, []).append(_read_value(reader, tag & 7))
+        values.setdefault(tag >> 3, []).append(_read_value(reader, tag & 7))
     return message
 
 
 def _read_value(reader: Reader, wire_type: int) -> int | bytes:
-    match wire_type:
-        case 0:
-            return reader.varint()
-        case 1:
-            return int.from_bytes(reader.take(8), "little")
-        case 2:
-            return reader.take(reader.varint())
-        case 5:
-            return int.from_bytes(reader.take(4), "little")
-        case _:
-            raise MalformedError(f"a field has the unknown wire type {wire_type}")
+    if wire_type == _VARINT:
+        return reader.varint()
+    if wire_type == _BYTES:
+        return reader.take(reader.varint())
+    if wire_type == _FIXED32:
+        return int.from_bytes(reader.take(4), "little")
+    if wire_type == _FIXED64:
+        return int.from_bytes(reader.take(8), "little")
+    raise MalformedError(f"a field has the unknown wire type {wire_type}")

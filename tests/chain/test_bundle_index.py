@@ -21,6 +21,7 @@ from hotdelta.chain.table_file import encode_table
 from hotdelta.chain.wire import MalformedError, bytes_field, varint, varint_field
 from hotdelta.errors import DamagedError
 
+EXTENTS = st.tuples(st.integers(0, 2**40), st.integers(1, 2**40) | st.just(-1))
 ENTRIES = st.builds(
     BundleEntry,
     dtype=st.sampled_from(sorted(DTYPES.values())),
@@ -29,6 +30,7 @@ ENTRIES = st.builds(
     offset=st.integers(0, 2**60),
     size=st.integers(0, 2**60),
     crc32c=st.integers(0, 2**32 - 1),
+    slices=st.lists(st.lists(EXTENTS, max_size=3).map(tuple), max_size=3).map(tuple),
 )
 INDEXES = st.builds(
     BundleIndex, st.just(3), st.dictionaries(st.text(min_size=1, max_size=30), ENTRIES, max_size=40)

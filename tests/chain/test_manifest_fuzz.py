@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from hotdelta.errors import ManifestError
 from tests.chain.manifests import delta
 
 GOOD: dict[str, Any] = json.loads(delta("1.2", "1.1").to_json())
+MOST_BYTES_PER_BYTE = 50
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40) | st.just("1.1"),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
@@ -73,8 +76,24 @@ def test_a_good_manifest_with_bytes_changed(data: st.DataObject) -> None:
             assert file.role in (names.ROLE_INDEX, names.ROLE_SERVING, names.ROLE_TRAINING)
 
 
-def test_deep_and_long_documents_are_refused_without_much_memory() -> None:
-    assert read(b"[" * 100_000) is None
-    assert read(b'{"a":' * 100_000) is None
-    assert read(b" " * (5 * 2**20)) is None
-    assert read(json.dumps({**GOOD, "step": 10**4000}).encode()) is None
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b" " * (5 * 2**20),
+        json.dumps({**GOOD, "step": 10**4000}).encode(),
+        json.dumps({**GOOD, "files": [GOOD["files"][0]] * 3000}).encode(),
+        json.dumps({**GOOD, "tables": {str(key): {"shape": [2**62] * 8} for key in range(5000)}}).encode(),
+        json.dumps({**GOOD, "prefix": "x" * 500_000}).encode(),
+    ],
+    ids=["lists", "objects", "spaces", "digits", "files", "tables", "name"],
+)
+def test_deep_and_long_documents_are_refused_without_much_memory(text: bytes) -> None:
+    tracemalloc.start()
+    try:
+        assert read(text) is None
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES_PER_BYTE * len(text), f"{peak / len(text):.0f} bytes for each byte"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,39 @@ def test_new_and_deleted_manifests_are_seen_by_the_next_scan(tmp_path: Path) -> 
     assert len(scanner.scan().manifests) == 2
     path.unlink()
     assert scanner.scan() == first
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_adding_manifests_one_by_one_is_the_same_as_scanning(tmp_path: Path, seed: int) -> None:
+    other = replace(delta("1.3", "1.2"), prefix="incremental_model.ckpt-77", state_id="f" * 32)
+    manifests = [
+        full("1.1"),
+        delta("1.2", "1.1"),
+        delta("1.3", "1.2"),
+        other,
+        full("1.3", "1.2"),
+        delta("2.1", "1.3"),
+    ]
+    random.Random(seed).shuffle(manifests)
+    scanner = Scanner(tmp_path)
+    for manifest in manifests:
+        path = put(tmp_path, manifest)
+        if seed % 2:
+            whole = path.read_bytes()
+            path.write_bytes(whole[:50])
+            scanner.add([path])
+            path.write_bytes(whole)
+        added = scanner.add([path])
+        assert added == Scanner(tmp_path).scan()
+        assert scanner.scan() is added
+
+
+def test_what_is_no_manifest_of_the_directory_is_not_added(tmp_path: Path) -> None:
+    scanner = Scanner(tmp_path / "run")
+    put(tmp_path / "run", full("1.1"))
+    before = scanner.scan()
+    elsewhere = put(tmp_path / "elsewhere", full("1.2"))
+    assert scanner.add([elsewhere, tmp_path / "run" / "model.ckpt-9.manifest.json"]) is before
 
 
 def test_manifest_that_arrives_in_pieces_is_read_again(tmp_path: Path) -> None:
