@@ -23,21 +23,27 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from benchmarks.report import Figure, peak_memory, print_report, seconds_of
-from benchmarks.served_table import COLUMNS, TableTrainer, following, random_ids, read_and_assign
+from benchmarks.served_table import (
+    COLUMNS,
+    TableTrainer,
+    TrainerProcess,
+    following,
+    random_ids,
+    read_and_assign,
+)
 from exporter import export_saved_model
-from hotdelta.chain import Kind, Manifest, Scanner, directory_of
+from hotdelta.chain import Kind, Manifest, Scanner
 from loader import Loader
-from loader.commit_files import verify_files
-from loader.layout_check import check_layout
+from loader.checks import Checks
+from loader.delta_files import DeltaFiles
 from loader.live_model import LiveModel
-from loader.sanity_gate import SanityGate
 
 REPEATS = 7
 
 
 def measure_reload(directory: Path, rows: int) -> tuple[float, float, list[str]]:
     """Full reload over commit-to-served of a delta of 1 % of the rows, and peak memory over memory at rest."""
-    trainer = TableTrainer(directory, rows)
+    trainer = TrainerProcess(directory, rows)
     export = trainer.export()
     feeds = random_ids(rows)
     with following(trainer) as loader:
@@ -48,8 +54,8 @@ def measure_reload(directory: Path, rows: int) -> tuple[float, float, list[str]]
             for _ in range(REPEATS):
                 _commit_to_served(trainer, loader, feeds, rows // 100)
         memory = peak() / rest
+    trainer.stop()
     reload = _reload_seconds(export)
-    trainer.release()
     delta = statistics.median(served)
     return (
         reload / delta,
@@ -58,9 +64,9 @@ def measure_reload(directory: Path, rows: int) -> tuple[float, float, list[str]]
     )
 
 
-def _commit_to_served(trainer: TableTrainer, loader: Loader, feeds: dict[str, Any], count: int) -> float:
+def _commit_to_served(trainer: TrainerProcess, loader: Loader, feeds: dict[str, Any], count: int) -> float:
     """Seconds from the manifest on disk to the first answer at its position."""
-    before = trainer.newest().position
+    before = loader.predict("serving_default", feeds)[1].position
     answered: list[float] = []
 
     def ask() -> None:
@@ -75,9 +81,9 @@ def _commit_to_served(trainer: TableTrainer, loader: Loader, feeds: dict[str, An
     trainer.write_rows(count)
     asking = threading.Thread(target=ask, name="asking")
     asking.start()
-    trainer.commit()
+    committed = trainer.commit()
     asking.join(60)
-    return answered[0] - trainer.committed_at()
+    return answered[0] - committed.at
 
 
 def _reload_seconds(export: Path) -> float:
@@ -97,7 +103,8 @@ class Applying:
     def __init__(self, directory: Path, rows: int, delta_rows: int, deltas: int) -> None:
         self._trainer = TableTrainer(directory, rows)
         self._model = LiveModel.load(self._trainer.export())
-        self._sanity = SanityGate()
+        self._schema = self._model.metadata.schema
+        self._checks = Checks()
         self.run_dir = self._trainer.run_dir
         self.manifests: list[Manifest] = []
         for _ in range(deltas):
@@ -106,12 +113,14 @@ class Applying:
         self._trainer.release()
         self._model.warm_up()
 
-    def prefix(self, manifest: Manifest) -> Path:
-        return directory_of(self.run_dir, Kind.DELTA) / manifest.prefix
+    def _open(self, manifest: Manifest) -> DeltaFiles:
+        with DeltaFiles(self.run_dir, manifest) as delta:
+            delta.load()
+        return delta
 
     def stage_and_apply(self, manifest: Manifest) -> float:
         def run() -> None:
-            self._model.stage_delta(self.prefix(manifest))
+            self._model.stage_rows(self._open(manifest).update(self._schema))
             self._model.apply()
 
         return seconds_of(run)
@@ -120,27 +129,26 @@ class Applying:
         """Verify, stage, keep the pre-image, apply."""
 
         def run() -> None:
-            files = verify_files(self.run_dir, manifest)
-            self._model.stage_delta(files.prefix)
+            delta = self._open(manifest)
+            delta.require_digests()
+            self._model.stage_rows(delta.update(self._schema))
             self._model.preimage()
-            files.require_unchanged()
             self._model.apply()
 
         return seconds_of(run)
 
     def guarded_update(self, manifest: Manifest) -> float:
         """Everything that a server does: the layout and the values are looked at as well."""
-        schema = self._model.metadata.schema
 
         def run() -> None:
-            files = verify_files(self.run_dir, manifest)
-            check_layout(files.prefix, manifest, schema)
-            self._model.stage_delta(files.prefix)
+            delta = self._checks.open_delta(self.run_dir, manifest, self._schema)
+            self._checks.digests(delta)
+            update = delta.update(self._schema)
+            self._model.stage_rows(update)
             preimage = self._model.preimage()
-            accepted = self._sanity.check_delta(files, schema, preimage)
-            files.require_unchanged()
+            accepted = self._checks.values.check_delta(manifest, self._schema, update, preimage)
             self._model.apply()
-            self._sanity.accept(accepted)
+            self._checks.values.accept(accepted)
 
         return seconds_of(run)
 
@@ -202,7 +210,8 @@ def measure_predict(directory: Path, rows: int) -> float:
     callback.step()
     callback.save()
     manifest = _newest_delta(directory / "run")
-    live.stage_delta(directory_of(directory / "run", Kind.DELTA) / manifest.prefix)
+    with DeltaFiles(directory / "run", manifest) as delta:
+        live.stage_rows(delta.update(live.metadata.schema))
     live.apply()
     after = _predict_seconds(live, feeds)
     live.close()

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from benchmarks.report import Figure, print_report
-from benchmarks.served_table import COLUMNS, TableTrainer, following, random_ids, read_and_assign
+from benchmarks.served_table import COLUMNS, TrainerProcess, following, random_ids, read_and_assign
 from hotdelta.chain import Kind, Position, Scanner
 from loader import Loader
 
@@ -62,21 +62,20 @@ class Clients:
 
 def measure(directory: Path, seconds: int) -> tuple[list[float], float, int]:
     """Lags in seconds, the bare read and scatter in seconds, and the number of answers."""
-    trainer = TableTrainer(directory, ROWS)
+    trainer = TrainerProcess(directory, ROWS)
     trainer.export()
     committed: dict[Position, float] = {}
     with following(trainer) as loader, Clients(loader) as clients:
         start = time.monotonic()
         for second in range(seconds):
             trainer.write_rows(DELTA_ROWS)
-            trainer.commit()
-            # Not at once: the loader is at work on it, and this process has one GIL.
-            threading.Event().wait(0.1)
-            committed[trainer.newest().position] = trainer.committed_at()
+            commit = trainer.commit()
+            committed[commit.position] = commit.at
             print(f"\r  delta {second + 1} of {seconds}", end="", flush=True)
             threading.Event().wait(max(0.0, start + second + 1 - time.monotonic()))
         loader.wait_for(max(committed), 30)
         threading.Event().wait(0.2)
+    trainer.stop()
     print()
     lags = [
         clients.first_answer[position] - at
@@ -85,15 +84,15 @@ def measure(directory: Path, seconds: int) -> tuple[list[float], float, int]:
     ]
     if len(lags) != seconds:
         raise SystemExit(f"{seconds - len(lags)} of {seconds} updates were never served by themselves")
-    return lags, _bare_seconds(trainer), sum(clients.answers)
+    return lags, _bare_seconds(trainer.run_dir), sum(clients.answers)
 
 
-def _bare_seconds(trainer: TableTrainer) -> float:
+def _bare_seconds(run_dir: Path) -> float:
     table = np.zeros((ROWS, COLUMNS), np.float32)
     seconds = []
-    for manifest in Scanner(trainer.run_dir).scan().manifests:
+    for manifest in Scanner(run_dir).scan().manifests:
         if manifest.kind is Kind.DELTA:
-            run = read_and_assign(trainer.run_dir, manifest, table)
+            run = read_and_assign(run_dir, manifest, table)
             start = time.perf_counter()
             run()
             seconds.append(time.perf_counter() - start)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,12 @@ class OneTable(tf.Module):
         return {"sums": tf.reduce_sum(tf.gather(self.table, ids), axis=1)}
 
 
+@dataclass(frozen=True)
+class Committed:
+    position: Position
+    at: float
+
+
 class TableTrainer:
     """Writes chosen rows and commits them: a trainer without training."""
 
@@ -41,7 +50,6 @@ class TableTrainer:
         self.rows = rows
         self._module = OneTable(rows)
         self._random = np.random.default_rng(7)
-        # One, because it remembers what it parsed: parsing holds the GIL just while the loader wants it.
         self._scanner = Scanner(self.run_dir)
         self._writer = DeltaWriter(
             self.run_dir,
@@ -74,11 +82,12 @@ class TableTrainer:
     def newest(self) -> Manifest:
         return self._scanner.scan().manifests[-1]
 
-    def committed_at(self) -> float:
-        """When the newest manifest appeared, by the clock of the file system."""
+    def commit_timed(self) -> Committed:
+        """When the manifest appeared, by the clock of the file system."""
+        self.commit()
         manifest = self.newest()
         path = directory_of(self.run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
-        return path.stat().st_ctime
+        return Committed(manifest.position, path.stat().st_ctime)
 
     def release(self) -> None:
         """Let go of the table: the benchmark measures the memory of serving, not of training."""
@@ -86,12 +95,55 @@ class TableTrainer:
         del self._module
 
 
+class TrainerProcess:
+    """A TableTrainer in a process of its own, as training is: it shares cores and disk with serving, but no GIL."""
+
+    def __init__(self, directory: Path, rows: int) -> None:
+        self.run_dir, self.export_dir = directory / "run", directory / "export"
+        context = multiprocessing.get_context("spawn")
+        self._calls, others = context.Pipe()
+        self._process = context.Process(target=_obey, args=(others, directory, rows), name="trainer")
+        self._process.start()
+        others.close()
+
+    def export(self) -> Path:
+        path: Path = self._ask("export")
+        return path
+
+    def write_rows(self, count: int) -> None:
+        self._ask("write_rows", count)
+
+    def commit(self) -> Committed:
+        """A delta of what was written, and when its manifest appeared."""
+        committed: Committed = self._ask("commit_timed")
+        return committed
+
+    def stop(self) -> None:
+        self._ask("release")
+        self._calls.close()
+        self._process.join()
+
+    def _ask(self, method: str, *arguments: int) -> Any:
+        self._calls.send((method, arguments))
+        return self._calls.recv()
+
+
+def _obey(calls: Connection, directory: Path, rows: int) -> None:
+    trainer = TableTrainer(directory, rows)
+    while True:
+        try:
+            method, arguments = calls.recv()
+        except EOFError:
+            return
+        calls.send(getattr(trainer, method)(*arguments))
+
+
 def random_ids(rows: int, count: int = 64) -> dict[str, Any]:
     return {"ids": np.random.default_rng(11).integers(0, rows, count)}
 
 
 @contextmanager
-def following(trainer: TableTrainer) -> Iterator[Loader]:
+def following(trainer: TrainerProcess) -> Iterator[Loader]:
     """A loader that follows the trainer's chain, ready to answer."""
     loader = Loader(LoaderSettings(export_dir=trainer.export_dir, checkpoint_dir=trainer.run_dir))
     loader.start()

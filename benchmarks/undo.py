@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.report import Figure, print_report, seconds_of
 from benchmarks.served_table import COLUMNS, TableTrainer
-from hotdelta.chain import Kind, Manifest, directory_of
+from hotdelta.chain import Manifest
+from loader.delta_files import DeltaFiles
 from loader.live_model import LiveModel
 
 REPEATS = 9
@@ -28,15 +29,18 @@ class Undoing:
         self._model.warm_up()
         self._rows = rows // SHARE
 
-    def next_delta(self) -> Path:
+    def next_delta(self) -> Manifest:
         self._trainer.commit_rows(self._rows)
-        manifest: Manifest = self._trainer.newest()
-        return directory_of(self._trainer.run_dir, Kind.DELTA) / manifest.prefix
+        return self._trainer.newest()
+
+    def stage(self, manifest: Manifest) -> None:
+        with DeltaFiles(self._trainer.run_dir, manifest) as delta:
+            self._model.stage_rows(delta.update(self._model.metadata.schema))
 
     def measure(self) -> tuple[float, float, float]:
         """Seconds of: apply without a pre-image, undo, apply with a pre-image."""
-        prefix = self.next_delta()
-        self._model.stage_delta(prefix)
+        manifest = self.next_delta()
+        self.stage(manifest)
         preimage = self._model.preimage()
         self._model.apply()
 
@@ -45,11 +49,11 @@ class Undoing:
             self._model.apply()
 
         def apply_alone() -> None:
-            self._model.stage_delta(prefix)
+            self.stage(manifest)
             self._model.apply()
 
         def apply_and_keep() -> None:
-            self._model.stage_delta(prefix)
+            self.stage(manifest)
             self._model.preimage()
             self._model.apply()
 

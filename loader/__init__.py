@@ -3,10 +3,10 @@
 `Loader` is all that a server needs; what it raises is in hotdelta.errors.
 """
 
+from hotdelta.sanity_limits import SanityLimits, SanitySettings
 from loader.checks import Checks
 from loader.lag import Lag
 from loader.loader import Clocks, Loader
-from loader.sanity import SanityLimits, SanitySettings
 from loader.served import Version
 from loader.settings import LoaderSettings
 from loader.status import LoaderStatus, Quarantined, State

@@ -12,6 +12,8 @@ from loader.commit_files import Stamps, stamp_files
 
 _Key = tuple[Kind, str, str]
 
+_AGAIN_SECONDS = 10.0
+
 
 @dataclass(slots=True)
 class _Broken:
@@ -19,13 +21,18 @@ class _Broken:
     error: HotdeltaError
     stamps: Stamps
     since: float
+    tried: float
     is_final: bool
+    failures: int
+    """With these stamps."""
 
 
 class BrokenLinks:
     """Commits that failed. A retryable failure is final only after `late_seconds`: its data may still be arriving.
 
-    When the files of a commit change, it gets another chance. One thread at a time.
+    When the files of a commit change, it gets another chance. So does, now and then, one whose files could not be
+    read: what was in the way may go without a trace on them. And once every other: its files may have been replaced
+    after they were read and before we looked which ones they are. One thread at a time.
     """
 
     def __init__(self, run_dir: Path, *, late_seconds: float, clock: Callable[[], float]) -> None:
@@ -39,9 +46,9 @@ class BrokenLinks:
         known = self._broken.get(_key(manifest))
         since = known.since if known else now
         is_final = not error.retryable or now - since >= self._late_seconds
-        self._broken[_key(manifest)] = _Broken(
-            manifest, error, stamp_files(self._run_dir, manifest), since, is_final
-        )
+        stamps = stamp_files(self._run_dir, manifest)
+        failures = known.failures + 1 if known and known.stamps == stamps else 1
+        self._broken[_key(manifest)] = _Broken(manifest, error, stamps, since, now, is_final, failures)
 
     def forget(self, manifest: Manifest) -> None:
         """It could be used after all."""
@@ -71,7 +78,7 @@ class BrokenLinks:
         self._broken = {key: item for key, item in self._broken.items() if present.get(key) == item.manifest}
         for item in self._broken.values():
             self._judge_anew(item)
-        final = {key: item for key, item in self._broken.items() if item.is_final}
+        final = {key: item for key, item in self._broken.items() if item.is_final and not self._is_due(item)}
         return Listing(
             tuple(manifest for manifest in listing.manifests if _key(manifest) not in final),
             (*listing.refused, *(self._refused(item) for item in final.values())),
@@ -83,6 +90,10 @@ class BrokenLinks:
             item.stamps, item.since, item.is_final = stamps, now, False
         elif now - item.since >= self._late_seconds:
             item.is_final = True
+
+    def _is_due(self, item: _Broken) -> bool:
+        can_help = item.error.retryable or item.failures == 1
+        return can_help and self._clock() - item.tried >= _AGAIN_SECONDS
 
     def _refused(self, item: _Broken) -> Refused:
         manifest = item.manifest

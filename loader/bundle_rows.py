@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain import BundleEntry, BundleReader, names
-from hotdelta.errors import DamagedError
+from hotdelta.chain.slice_key import row_slices
+from hotdelta.errors import DamagedError, ManifestError
 from loader.feeds import numpy_dtype
 
 Array = npt.NDArray[Any]
@@ -47,7 +48,10 @@ class BundleRows:
 
     def shard_bytes(self, shard: int) -> int:
         """How large a data file is."""
-        return os.fstat(self._open(shard)).st_size
+        try:
+            return os.fstat(self._open(shard)).st_size
+        except OSError as error:
+            raise self._damaged(shard, f"cannot be read: {error.strerror}") from error
 
     def read(self, name: str) -> Array:
         """A whole tensor, also one without axes."""
@@ -73,19 +77,39 @@ class BundleRows:
         dtype = numpy_dtype(entry.dtype)
         if math.prod(shape) * dtype.itemsize != size:
             raise self._damaged(entry.shard, f"holds {name!r} as {size} bytes, not as {dtype}{list(shape)}")
-        if entry.is_sliced:
-            # TensorFlow stored it in parts; ours never are.
-            joined = np.array(self._reader.map_bytes(name)[start : start + size])
-            return joined.view(dtype).reshape(shape)
         has_room = buffer is not None and len(buffer) >= size
         content = buffer[:size] if buffer is not None and has_room else np.empty(size, np.uint8)
+        if entry.is_sliced:
+            self._fill_from_slices(name, entry, start, content)
+        else:
+            self._fill(name, entry, start, content)
+        return content.view(dtype).reshape(shape)
+
+    def _fill_from_slices(self, name: str, entry: BundleEntry, start: int, content: Array) -> None:
+        """Several processes wrote it, each some of its rows: only those that are asked for are read."""
+        begin = 0
+        for key in self._row_slices(name, entry):
+            part = self._entry(key)
+            first, end = max(start, begin), min(start + len(content), begin + part.size)
+            if first < end:
+                self._fill(key, part, first - begin, content[first - start : end - start])
+            begin += part.size
+        if start + len(content) > begin:
+            raise self._damaged(entry.shard, f"ends before {name!r} does")
+
+    def _row_slices(self, name: str, entry: BundleEntry) -> list[str]:
+        try:
+            return row_slices(name, entry)
+        except ManifestError as error:
+            raise self._damaged(entry.shard, f"cannot be used: {error}") from error
+
+    def _fill(self, name: str, entry: BundleEntry, start: int, content: Array) -> None:
         done = 0
-        while done < size:
+        while done < len(content):
             count = self._pread(entry.shard, content[done:], entry.offset + start + done)
             if count == 0:
                 raise self._damaged(entry.shard, f"ends before {name!r} does")
             done += count
-        return content.view(dtype).reshape(shape)
 
     def _pread(self, shard: int, into: Array, offset: int) -> int:
         try:

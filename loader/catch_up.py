@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
 from hotdelta.errors import ApplyError, ChainError
 from loader.chain_view import ChainView
@@ -25,11 +28,7 @@ def catch_up(model: LiveModel, chain: ChainView, checks: Checks) -> Origin:
         for step in steps:
             manifest = manifest_of(step)
             try:
-                files = checks.files(chain.run_dir, manifest)
-                try:
-                    _take(model, files, checks)
-                finally:
-                    files.release()
+                _take(model, manifest, chain.run_dir, checks)
             except (ChainError, ApplyError) as error:
                 if chain.report_broken(manifest, error) is not None:
                     return origin
@@ -46,41 +45,36 @@ def manifest_of(step: Step) -> Manifest:
             raise ValueError(f"there is nothing to undo to {node} with")
 
 
-def _take(model: LiveModel, files: VerifiedFiles, checks: Checks) -> None:
+def _take(model: LiveModel, manifest: Manifest, run_dir: Path, checks: Checks) -> None:
     schema = model.metadata.schema
-    checks.layout(files.prefix, files.manifest, schema)
-    if files.manifest.kind is Kind.DELTA:
-        stage_verified(model, files)
-        accepted = checks.values.check_delta(files, schema, model.preimage())
-        files.require_unchanged()
+    if manifest.kind is Kind.DELTA:
+        delta = checks.open_delta(run_dir, manifest, schema)
+        checks.digests(delta)
+        update = delta.update(schema)
+        model.stage_rows(update)
+        accepted = checks.values.check_delta(manifest, schema, update, model.preimage())
         model.apply()
     else:
-        accepted = checks.values.check_full(files, schema)
-        restore_verified(model, files)
-    require_node(model, files.manifest.node)
+        with contextlib.closing(checks.open_full(run_dir, manifest, schema)) as files:
+            accepted = checks.values.check_full(files, schema)
+            restore_verified(model, files)
+    require_node(model, manifest.node)
     checks.values.accept(accepted)
 
 
-def stage_verified(model: LiveModel, files: VerifiedFiles) -> None:
-    """Stage exactly the verified files. Raises ApplyError, or DamagedError when they are not what was read."""
+def restore_verified(model: LiveModel, files: VerifiedFiles) -> None:
+    """Restore exactly the verified files. Raises ApplyError, or DamagedError when they are not what was read."""
     try:
-        model.stage_delta(files.prefix)
+        model.restore_full(files.prefix)
     except ApplyError:
-        # A file that vanished or was replaced meanwhile is no fault of the commit: try again.
         files.require_unchanged()
         raise
     try:
         files.require_unchanged()
     except ChainError:
-        model.discard()
+        # It holds what nobody has verified: no state that could be served, and none to go on from.
+        model.node = None
         raise
-
-
-def restore_verified(model: LiveModel, files: VerifiedFiles) -> None:
-    try:
-        model.restore_full(files.prefix)
-    finally:
-        files.require_unchanged()
 
 
 def require_node(model: LiveModel, node: Node) -> None:

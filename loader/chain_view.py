@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from hotdelta.chain import ApplyDelta, Kind, Listing, Manifest, Node, Plan, Position, Refused, Scanner, plan
@@ -43,7 +43,14 @@ class ChainView:
         self._full_nodes: frozenset[Node] = frozenset()
 
     def look(self) -> None:
-        listing = self._scanner.scan()
+        """List everything anew."""
+        self._take(self._scanner.scan())
+
+    def look_at(self, manifests: Iterable[Path]) -> None:
+        """Add what is new; what vanished is found by the next look."""
+        self._take(self._scanner.add(manifests))
+
+    def _take(self, listing: Listing) -> None:
         if listing is not self._scanned:
             now = self._wall_clock()
             self._scanned = listing
@@ -122,7 +129,9 @@ class ChainView:
         """Everything that is not used although it is there, and why, oldest first."""
         found = [Quarantined(node, reason) for node, reason in self.quarantine.reasons.items()]
         found += [Quarantined(manifest.node, str(error)) for manifest, error in self._broken.final]
-        found += [Quarantined(node, "it was rolled back") for node in self.orders.bad]
+        found += [
+            Quarantined(node, "it was rolled back, and is bad until a resume") for node in self.orders.bad
+        ]
         return tuple(sorted(found, key=lambda item: item.node.position))
 
     def nodes_between(self, low: Position, high: Position) -> frozenset[Node]:

@@ -19,7 +19,7 @@ Stamps = tuple[FileStamp, ...]
 class VerifiedFiles:
     """Files whose digests were right, and what identifies them. A replaced or rewritten file has another stamp.
 
-    `copy` is the directory of a private copy, which `release` removes.
+    `copy` is the directory of a private copy, which `close` removes.
     """
 
     run_dir: Path
@@ -27,7 +27,7 @@ class VerifiedFiles:
     stamps: Stamps
     copy: Path | None = None
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Call when they are not read any more."""
         if self.copy is not None:
             shutil.rmtree(self.copy, ignore_errors=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, Schema, SignatureSpec
+from hotdelta.chain.digest import digest_bytes
 from hotdelta.errors import ApplyError, HotdeltaError
 
 MAX_METADATA_BYTES = 64 * 2**20
@@ -17,7 +18,10 @@ MAX_METADATA_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ExportMetadata:
-    """`node` is the state whose values the export holds; None when it was made from a model in memory."""
+    """`node` is the state whose values the export holds; None when it was made from a model in memory.
+
+    `files` are the digests of its other files; older exports have none.
+    """
 
     model_name: str
     schema: Schema
@@ -25,6 +29,18 @@ class ExportMetadata:
     signatures: Mapping[str, SignatureSpec]
     node: Node | None
     step: int
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def require_files(directory: Path, metadata: ExportMetadata) -> None:
+    """Raises ApplyError when a file is not the one that was exported: a flipped bit in a graph is another model."""
+    for name, digest in metadata.files.items():
+        try:
+            content = (directory / name).read_bytes()
+        except OSError as error:
+            raise _unusable(directory, f"{name} cannot be read: {error.strerror}") from error
+        if digest_bytes(content) != digest:
+            raise _unusable(directory, f"{name} does not have the digest that {contract.METADATA_FILE} says")
 
 
 def read_metadata(directory: Path) -> ExportMetadata:
@@ -46,6 +62,9 @@ def read_metadata(directory: Path) -> ExportMetadata:
 
 
 def _read(document: dict[str, Any]) -> ExportMetadata:
+    digest = document.pop("digest", None)
+    if digest is not None and digest != digest_bytes(json.dumps(document, sort_keys=True).encode()):
+        raise ValueError("it does not have the digest that it says")
     schema = Schema.from_json(json.dumps(document["schema"]).encode())
     if schema.digest != document["schema_digest"]:
         raise ValueError("the schema does not have the digest that it says")
@@ -57,7 +76,16 @@ def _read(document: dict[str, Any]) -> ExportMetadata:
         signatures=_served(document, schema),
         node=Node(Position.parse(position), str(document["state_id"])) if position else None,
         step=int(document["step"] or 0),
+        files=_files(document),
     )
+
+
+def _files(document: dict[str, Any]) -> Mapping[str, str]:
+    files = {str(name): str(digest) for name, digest in document.get("files", {}).items()}
+    for name in files:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError(f"{name!r} is not a file of the export")
+    return files
 
 
 def _served(document: dict[str, Any], schema: Schema) -> Mapping[str, SignatureSpec]:

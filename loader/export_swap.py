@@ -9,10 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from hotdelta.chain import Node
 from hotdelta.errors import ApplyError, HotdeltaError
 from hotdelta.logs import event
+from hotdelta.sanity_limits import SanitySettings
 from loader.catch_up import catch_up
 from loader.chain_view import ChainView
 from loader.checks import Checks
 from loader.export_metadata import ExportMetadata, read_metadata
+from loader.export_values import ExportQuarantine, find_bad_values
 from loader.export_watch import ExportVersion, ExportWatch
 from loader.lag import Stopwatch
 from loader.live_model import LiveModel
@@ -22,6 +24,7 @@ from loader.settings import LoaderSettings
 logger = logging.getLogger(__name__)
 
 _IS_LOADING = "it is being loaded"
+_Loaded = tuple[LiveModel, str]
 
 
 class ExportSwap:
@@ -52,8 +55,9 @@ class ExportSwap:
         self._look_again = look_again
         self._after_swap = after_swap
         self._exports = ExportWatch(settings.export_dir)
+        self.quarantine = ExportQuarantine(chain.orders)
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hotdelta-export-loader")
-        self._loading: tuple[ExportVersion, Future[LiveModel]] | None = None
+        self._loading: tuple[ExportVersion, Future[_Loaded]] | None = None
         self._version: ExportVersion | None = None
         self._waiting: str = ""
 
@@ -61,9 +65,11 @@ class ExportSwap:
         """Swap in the highest version that is newer and can be served; returns why there is none to serve."""
         served = self._serving.current
         reason = f"no export in {self._settings.export_dir} yet"
-        for version in self._exports.candidates(self._version.number if self._version else -1):
+        candidates = self._exports.candidates(self._version.number if self._version else -1)
+        self.quarantine.forget_vanished(candidates)
+        for version in candidates:
             try:
-                problem = self._why_not_yet(read_metadata(version.path), served) or self._swap_in(version)
+                problem = self._why_not_yet(version, served) or self._swap_in(version)
             except HotdeltaError as error:
                 self._exports.refuse(version, error)
                 continue
@@ -97,17 +103,20 @@ class ExportSwap:
         self._drop_loading()
         self._loader.shutdown(wait=True)
 
-    def _why_not_yet(self, metadata: ExportMetadata, served: Served | None) -> str:
+    def _why_not_yet(self, version: ExportVersion, served: Served | None) -> str:
         """A version may not take the model back, and needs a state to serve. Decided before anything is loaded."""
-        reachable = self._chain.plan_from(metadata.node, metadata)
-        target = reachable.target or metadata.node
-        if reachable.target is None and metadata.node is not None and self._is_barred(metadata.node):
-            return (
-                f"it holds {metadata.node}, which must not be served: {self._why_barred(reachable.problem)}"
-            )
+        metadata = read_metadata(version.path)
+        _require_limits_fit(self._settings.sanity, metadata)
+        bad_values = self.quarantine.reason(version)
+        node = None if bad_values else metadata.node
+        reachable = self._chain.plan_from(node, metadata)
+        target = reachable.target or node
+        if reachable.target is None and node is not None and self._is_barred(node):
+            return f"it holds {node}, which must not be served: {self._why_barred(reachable.problem)}"
         if target is None:
             reason = f": {reachable.problem}" if reachable.problem else ""
-            return f"it holds no state of a chain, and there is no full checkpoint to load{reason}"
+            holds = bad_values or "it holds no state of a chain"
+            return f"{holds}, and there is no full checkpoint to load{reason}"
         if served is not None and target.position < served.version.position:
             return f"it leads only to {target}, and {served.version.position} is served"
         return ""
@@ -121,12 +130,14 @@ class ExportSwap:
         model = self._load_beside(version, is_urgent=old is None)
         if model is None:
             return _IS_LOADING
+        if self.quarantine.reason(version):
+            # What it holds is no state to go on from: only a full makes it one.
+            model.node = None
         origin = catch_up(model, self._chain, self._checks)
-        problem = _why_not(model, old)
-        if not problem and model.node is not None and self._is_barred(model.node):
-            problem = f"it came only to {model.node}: {self._why_barred(None)}"
+        problem = self._why_not(model, version, old)
         if problem:
-            if old is not None:
+            has_lost_its_state = model.node is None and model.metadata.node is not None
+            if old is not None or has_lost_its_state:
                 # Twice the memory is for a moment only; without one that serves there is nothing to double.
                 self._drop_loading()
             return problem
@@ -150,6 +161,17 @@ class ExportSwap:
         )
         return ""
 
+    def _why_not(self, model: LiveModel, version: ExportVersion, served: Served | None) -> str:
+        """Why a model that was caught up cannot be served, or not in the place of what is."""
+        if model.node is None:
+            because = self.quarantine.reason(version)
+            return f"nothing that is on disk could be loaded into it{f': {because}' if because else ''}"
+        if served is not None and model.node.position < served.version.position:
+            return f"it came only to {model.node}, and {served.version.position} is served"
+        if self._is_barred(model.node):
+            return f"it came only to {model.node}: {self._why_barred(None)}"
+        return ""
+
     def _load_beside(self, version: ExportVersion, *, is_urgent: bool) -> LiveModel | None:
         """The model, when it is loaded; waits for it only when it is urgent. It is kept until it is swapped in."""
         if self._loading is None or self._loading[0] != version:
@@ -161,14 +183,23 @@ class ExportSwap:
         if not is_urgent and not future.done():
             return None
         try:
-            return future.result()
+            model, complaint = future.result()
         except BaseException:
             self._loading = None
             raise
+        if complaint and model.metadata.node is not None:
+            self.quarantine.add(version, model.metadata.node, complaint)
+        return model
 
-    def _load(self, version: ExportVersion) -> LiveModel:
-        predict_threads, update_threads = self._settings.predict_threads, self._settings.update_threads
-        return LiveModel.load(version.path, predict_threads=predict_threads, update_threads=update_threads)
+    def _load(self, version: ExportVersion) -> _Loaded:
+        """The model, and what is wrong with the values that it holds."""
+        metadata = read_metadata(version.path)
+        complaint = ""
+        is_known = version == self._version or metadata.node in self._chain.orders.released
+        if metadata.node is not None and not is_known:
+            complaint = find_bad_values(version.path, metadata, self._settings.sanity)
+        model = LiveModel.load(version.path, predict_threads=self._settings.predict_threads)
+        return model, complaint
 
     def _drop_loading(self) -> None:
         loading, self._loading = self._loading, None
@@ -181,18 +212,20 @@ class ExportSwap:
             event(logger, logging.WARNING, "export has to wait", version=version.number, reason=problem)
 
 
-def _close_loaded(future: Future[LiveModel]) -> None:
+def _close_loaded(future: Future[_Loaded]) -> None:
     if not future.cancelled() and future.exception() is None:
-        future.result().close()
+        future.result()[0].close()
 
 
-def _why_not(model: LiveModel, served: Served | None) -> str:
-    """Why a model that was caught up cannot take the place of what is served."""
-    if model.node is None:
-        return "nothing that is on disk could be loaded into it"
-    if served is not None and model.node.position < served.version.position:
-        return f"it came only to {model.node}, and {served.version.position} is served"
-    return ""
+def _require_limits_fit(settings: SanitySettings, metadata: ExportMetadata) -> None:
+    """A limit for a variable that does not exist would guard nothing, and nobody would know."""
+    keys = {spec.key for spec in metadata.schema.variables}
+    unknown = sorted(settings.by_key.keys() - keys)
+    if unknown:
+        raise ApplyError(
+            f"a sanity limit is for {unknown[0]!r}, which the model does not have",
+            hint=f"correct --sanity; the model has {', '.join(sorted(keys))}",
+        )
 
 
 def _serve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from loader.commit_files import Stamps, stamp
 logger = logging.getLogger(__name__)
 
 _MAX_DIGITS = 18
-_FILES = ("saved_model.pb", METADATA_FILE)
-_VARIABLES = "variables"
+_FILES = ("saved_model.pb", "fingerprint.pb", METADATA_FILE)
+_FOLDERS = ("variables", "assets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,8 @@ def _is_number(name: str) -> bool:
 
 
 def _stamps(path: Path) -> Stamps:
-    try:
-        variables = sorted(entry.name for entry in os.scandir(path / _VARIABLES))
-    except OSError:
-        variables = []
-    inside = (*_FILES, *(f"{_VARIABLES}/{name}" for name in variables))
+    inside = list(_FILES)
+    for folder in _FOLDERS:
+        with contextlib.suppress(OSError):
+            inside += sorted(f"{folder}/{entry.name}" for entry in os.scandir(path / folder))
     return stamp(path), *(stamp(path / name) for name in inside)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from hotdelta import signatures as contract
 from hotdelta.chain import (
     ApplyDelta,
+    Kind,
     Manifest,
     Node,
     RestoreFull,
+    Schema,
     Step,
     UndoTo,
     decode_identity,
@@ -20,10 +22,10 @@ from hotdelta.chain import (
 from hotdelta.errors import ApplyError, ChainError, DamagedError
 from hotdelta.logs import event
 from loader.bundle_rows import BundleRows
-from loader.catch_up import stage_verified
 from loader.chain_view import ChainView
 from loader.checks import Checks
 from loader.commit_files import VerifiedFiles
+from loader.delta_staging import DeltaStaging
 from loader.fed_update import FedUpdate
 from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
 from loader.lag import Stopwatch, lag_of
@@ -65,6 +67,7 @@ class Follower:
         self._checks = checks or Checks()
         self._clock = clock
         self._wall_clock = wall_clock
+        self._staging = DeltaStaging(self._checks)
         self.history = UndoHistory(limits.undo_bytes)
 
     def follow(self, steps: Iterable[Step], on_update: Callable[[Served], bool]) -> bool:
@@ -72,51 +75,60 @@ class Follower:
 
         False when not all were taken; what could not be used has been reported to the chain view.
         """
-        verified: dict[Node, VerifiedFiles] = {}
-        try:
-            return self._follow(list(steps), verified, on_update)
-        finally:
-            for files in verified.values():
-                files.release()
+        with contextlib.ExitStack() as opened:
+            return self._follow(list(steps), opened, on_update)
+
+    def close(self) -> None:
+        """End the thread that compares digests."""
+        self._staging.close()
 
     def _follow(
-        self, steps: list[Step], verified: dict[Node, VerifiedFiles], on_update: Callable[[Served], bool]
+        self, steps: list[Step], opened: contextlib.ExitStack, on_update: Callable[[Served], bool]
     ) -> bool:
+        fulls: dict[Node, VerifiedFiles] = {}
         if steps and not isinstance(steps[0], ApplyDelta):
             # This way leads back before it leads on, so look at all of it before the first step.
             for manifest in _manifests(steps):
-                files = self._verify(manifest, Stopwatch(self._clock))
-                if files is None:
+                if not self._look_ahead(manifest, fulls, opened):
                     return False
-                verified[manifest.node] = files
         for step in steps:
-            served = self._take(step, verified)
+            served = self._take(step, fulls)
             if served is None:
                 return False
             if not isinstance(step, UndoTo) and not on_update(served):
                 return False
         return True
 
-    def _take(self, step: Step, verified: dict[Node, VerifiedFiles]) -> Served | None:
+    def _look_ahead(
+        self, manifest: Manifest, fulls: dict[Node, VerifiedFiles], opened: contextlib.ExitStack
+    ) -> bool:
+        """Whether a step can be taken as far as its files go. A verified full is kept, deltas are read again."""
+        try:
+            if manifest.kind is Kind.DELTA:
+                self._checks.digests(self._checks.open_delta(self._chain.run_dir, manifest, self._schema))
+            else:
+                files = fulls[manifest.node] = self._open_full(manifest)
+                opened.callback(files.close)
+        except DamagedError as error:
+            self._chain.report_broken(manifest, error)
+            return False
+        return True
+
+    def _take(self, step: Step, fulls: Mapping[Node, VerifiedFiles]) -> Served | None:
         watch = Stopwatch(self._clock)
         if isinstance(step, UndoTo):
             return self._try_undo(step.node, watch)
         manifest = step.manifest
-        files = verified.get(manifest.node) or self._verify(manifest, watch)
-        if files is None:
-            return None
         try:
             served = (
-                self._apply_delta(files, watch)
+                self._apply_delta(manifest, watch)
                 if isinstance(step, ApplyDelta)
-                else self._apply_full(files, watch)
+                else self._apply_full(manifest, fulls, watch)
             )
         except (ChainError, ApplyError) as error:
             self._chain.report_broken(manifest, error)
             self._discard_staged()
             return None
-        finally:
-            files.release()
         self._chain.report_used(manifest)
         return served
 
@@ -129,34 +141,27 @@ class Follower:
             self.history.clear()
             return None
 
-    def _verify(self, manifest: Manifest, watch: Stopwatch) -> VerifiedFiles | None:
-        try:
-            with watch.measure("verify"):
-                files = self._checks.files(self._chain.run_dir, manifest)
-                try:
-                    self._checks.layout(files.prefix, manifest, self._live.model.metadata.schema)
-                except DamagedError:
-                    files.release()
-                    raise
-                return files
-        except DamagedError as error:
-            self._chain.report_broken(manifest, error)
-            return None
+    def _open_full(self, manifest: Manifest) -> VerifiedFiles:
+        return self._checks.open_full(self._chain.run_dir, manifest, self._schema)
 
-    def _apply_delta(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
-        model = self._live.model
-        with watch.measure("stage"):
-            stage_verified(model, files)
-        with watch.measure("preimage"):
-            preimage = model.preimage()
-        with watch.measure("sanity"):
-            accepted = self._checks.values.check_delta(files, model.metadata.schema, preimage)
-            files.require_unchanged()
-        served = self._apply_staged(files.manifest, preimage, watch)
-        self._checks.values.accept(accepted)
+    def _apply_delta(self, manifest: Manifest, watch: Stopwatch) -> Served:
+        staged = self._staging.stage(self._live.model, self._chain.run_dir, manifest, watch)
+        served = self._apply_staged(manifest, staged.preimage, watch)
+        self._checks.values.accept(staged.accepted)
         return served
 
-    def _apply_full(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
+    def _apply_full(
+        self, manifest: Manifest, fulls: Mapping[Node, VerifiedFiles], watch: Stopwatch
+    ) -> Served:
+        known = fulls.get(manifest.node)
+        if known is not None:
+            return self._apply_verified_full(known, watch)
+        with watch.measure("verify"):
+            files = self._open_full(manifest)
+        with contextlib.closing(files):
+            return self._apply_verified_full(files, watch)
+
+    def _apply_verified_full(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
         manifest, model = files.manifest, self._live.model
         with watch.measure("sanity"):
             accepted = self._checks.values.check_full(files, model.metadata.schema)
@@ -246,6 +251,10 @@ class Follower:
         if served is None:
             raise ApplyError("no model is served")
         return served
+
+    @property
+    def _schema(self) -> Schema:
+        return self._live.model.metadata.schema
 
     def _served(self, manifest: Manifest) -> Served:
         """The state after an apply that is about to happen."""

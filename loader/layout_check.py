@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
 
 from hotdelta.chain import BundleEntry, Kind, Manifest, Schema, VariableSpec, decode_identity, names
 from hotdelta.errors import DamagedError, HotdeltaError
-from loader.bundle_rows import BundleRows
 from loader.feeds import numpy_dtype
 
 _IDENTITY_SIZE = 8
 
 
-def check_layout(prefix: Path, manifest: Manifest, schema: Schema) -> None:
+class Bundle(Protocol):
+    """An open bundle that can say what it holds."""
+
+    @property
+    def prefix(self) -> Path: ...
+
+    @property
+    def entries(self) -> Mapping[str, BundleEntry]: ...
+
+    def shard_bytes(self, shard: int) -> int: ...
+
+    def read(self, name: str) -> npt.NDArray[Any]: ...
+
+
+def check_layout(bundle: Bundle, manifest: Manifest, schema: Schema) -> None:
     """Raises DamagedError: dtypes, shapes, numbers of rows and places of every tensor that serving reads."""
-    with BundleRows(prefix) as bundle:
-        layout = _Layout(bundle, manifest, prefix)
-        layout.require(names.IDENTITY_TENSOR, "int64", (_IDENTITY_SIZE,))
-        layout.require(names.STEP_TENSOR, "int64", ())
-        _check_identity(layout, bundle)
-        for spec in schema.variables:
-            if manifest.kind is Kind.FULL:
-                layout.require(spec.key, spec.dtype, spec.shape)
-            elif spec.is_table:
-                _check_table(layout, spec)
-            else:
-                _check_value(layout, spec)
+    layout = _Layout(bundle, manifest)
+    layout.require(names.IDENTITY_TENSOR, "int64", (_IDENTITY_SIZE,))
+    layout.require(names.STEP_TENSOR, "int64", ())
+    _check_identity(layout, bundle)
+    for spec in schema.variables:
+        if manifest.kind is Kind.FULL:
+            layout.require(spec.key, spec.dtype, spec.shape)
+        elif spec.is_table:
+            _check_table(layout, spec)
+        else:
+            _check_value(layout, spec)
 
 
-def _check_identity(layout: _Layout, bundle: BundleRows) -> None:
+def _check_identity(layout: _Layout, bundle: Bundle) -> None:
     """A manifest that gives a bundle another name would let its values be served under it."""
     manifest = layout.manifest
     try:
@@ -65,10 +81,9 @@ def _check_value(layout: _Layout, spec: VariableSpec) -> None:
 class _Layout:
     """The declared tensors of one bundle."""
 
-    def __init__(self, bundle: BundleRows, manifest: Manifest, prefix: Path) -> None:
+    def __init__(self, bundle: Bundle, manifest: Manifest) -> None:
         self.manifest = manifest
         self._bundle = bundle
-        self._prefix = prefix
 
     def require(self, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         entry = self.entry(name)
@@ -90,7 +105,7 @@ class _Layout:
         position = str(self.manifest.position)
         return DamagedError(
             f"the bundle of {position} does not fit the model: {reason}",
-            path=self._prefix,
+            path=self._bundle.prefix,
             position=position,
             hint="wait for the next full",
         )

@@ -14,13 +14,12 @@ import tensorflow as tf
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, SignatureSpec, decode_identity
 from hotdelta.errors import ApplyError, HotdeltaError, PredictionError, RequestError
-from loader.export_metadata import ExportMetadata, read_metadata
+from loader.export_metadata import ExportMetadata, read_metadata, require_files
 from loader.fed_update import FedUpdate, empty_update
 from loader.feeds import numpy_dtype, prepare_feeds
 from loader.session_graph import (
     CALLER_THREAD,
     PREDICT_POOL,
-    UPDATE_POOL,
     Call,
     SessionGraph,
     first_line,
@@ -28,6 +27,8 @@ from loader.session_graph import (
 )
 
 Array = npt.NDArray[Any]
+# For other runtimes: the loader reads deltas itself, and verifies what it read.
+_NOT_CALLED = frozenset({contract.RESTORE_INCREMENTAL, contract.STAGE_INCREMENTAL})
 _REQUEST_FAULTS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
 
 
@@ -42,9 +43,9 @@ class LiveModel:
         self.metadata = metadata
         self._graph: SessionGraph | None = graph
         self._updates: dict[str, Call] = {
-            name: graph.callable(name, pool=UPDATE_POOL)
+            name: graph.callable(name, pool=CALLER_THREAD)
             for name in contract.RESERVED_SIGNATURES
-            if name in graph.signatures and name != contract.RESTORE_INCREMENTAL
+            if name in graph.signatures and name not in _NOT_CALLED
         }
         self._predictions: dict[str, tuple[SignatureSpec, Call]] = {
             name: (spec, graph.callable(name, pool=predict_pool))
@@ -56,10 +57,11 @@ class LiveModel:
         self._read_identity()
 
     @classmethod
-    def load(cls, path: Path, *, predict_threads: int = 0, update_threads: int = 2) -> LiveModel:
+    def load(cls, path: Path, *, predict_threads: int = 0) -> LiveModel:
         """Raises ApplyError when `path` is no export, or one that cannot be loaded."""
         metadata = read_metadata(path)
-        graph = SessionGraph(path, predict_threads=predict_threads, update_threads=update_threads)
+        require_files(path, metadata)
+        graph = SessionGraph(path, predict_threads=predict_threads)
         needed = contract.RESERVED_SIGNATURES if metadata.is_incremental else contract.FULL_SIGNATURES
         missing = sorted(set(needed) - graph.signatures)
         try:
@@ -90,10 +92,6 @@ class LiveModel:
             raise RequestError(f"the model refuses this input: {first_line(error)}") from error
         except (tf.errors.OpError, TypeError, ValueError, RuntimeError) as error:
             raise PredictionError(f"the prediction failed: {first_line(error)}") from error
-
-    def stage_delta(self, prefix: Path) -> None:
-        """Read and check a delta beside the live variables. Raises ApplyError; then nothing is staged."""
-        self._update(contract.STAGE_INCREMENTAL, {contract.PREFIX_INPUT: _prefix(prefix)})
 
     def stage_rows(self, update: FedUpdate) -> None:
         """Stage values from memory, which must not be written to afterwards. Raises ApplyError."""

@@ -20,7 +20,7 @@ from loader.follower import Follower, FollowLimits
 from loader.gate import Gate
 from loader.lag_report import LagReport
 from loader.operator_desk import OperatorDesk
-from loader.orders import Orders
+from loader.order_book import OrderBook
 from loader.private_copy import PrivateCopies
 from loader.sanity_gate import SanityGate
 from loader.served import Serving, Version
@@ -69,13 +69,14 @@ class Loader:
         broken = BrokenLinks(
             settings.checkpoint_dir, late_seconds=settings.late_data_seconds, clock=clocks.monotonic
         )
+        self._book = OrderBook(settings)
         key = SigningKey.read(settings.signing_key_file) if settings.signing_key_file else None
         chain = ChainView(
             settings.checkpoint_dir,
             broken=broken,
             wall_clock=clocks.wall,
-            orders=Orders(settings.pin),
-            scanner=Scanner(settings.checkpoint_dir, is_trusted=key.has_signed if key else None),
+            orders=self._book.orders,
+            scanner=Scanner(settings.checkpoint_dir, distrust=key.distrust if key else None),
         )
         self._copies = PrivateCopies() if key else None
         checks = checks or Checks(
@@ -91,21 +92,32 @@ class Loader:
             clock=clocks.monotonic,
             wall_clock=clocks.wall,
         )
-        self._desk = OperatorDesk(self._serving, chain, follower, checks.values)
+        for node in self._book.orders.released:
+            checks.values.release(node)
+        exports = ExportSwap(
+            settings,
+            serving=self._serving,
+            chain=chain,
+            checks=checks,
+            clock=clocks.monotonic,
+            wall_clock=clocks.wall,
+            look_again=self._wake.look,
+            after_swap=after_swap,
+        )
+        self._export_quarantine = exports.quarantine
+        self._desk = OperatorDesk(
+            serving=self._serving,
+            chain=chain,
+            follower=follower,
+            sanity=checks.values,
+            exports=exports.quarantine,
+            book=self._book,
+        )
         self._updater = Updater(
             serving=self._serving,
             chain=chain,
             follower=follower,
-            exports=ExportSwap(
-                settings,
-                serving=self._serving,
-                chain=chain,
-                checks=checks,
-                clock=clocks.monotonic,
-                wall_clock=clocks.wall,
-                look_again=self._wake.look,
-                after_swap=after_swap,
-            ),
+            exports=exports,
             watch=self._make_watch(),
             wake=self._wake,
             commands=CommandQueue(self._wake.look),
@@ -161,12 +173,12 @@ class Loader:
         """Serve exactly this position, or the one that is served now, until `resume`."""
         return self._updater.order(lambda: self._desk.pin(position))
 
-    def resume(self) -> Node:
-        """Follow the chain again."""
+    def resume(self) -> Node | None:
+        """Follow the chain again, also when the pin was the reason that nothing is served (None)."""
         return self._updater.order(self._desk.resume)
 
-    def release(self, position: Position) -> Node:
-        """Take a quarantined update whatever its values are."""
+    def release(self, position: Position) -> Node | None:
+        """Take a quarantined update or export whatever its values are."""
         return self._updater.order(lambda: self._desk.release(position))
 
     def status(self) -> LoaderStatus:
@@ -179,7 +191,8 @@ class Loader:
                 is_ready=False,
                 newest_on_disk=observed.newest,
                 pinned=observed.pinned,
-                quarantined=observed.quarantined,
+                are_orders_kept=self._book.is_kept,
+                quarantined=(*observed.quarantined, *self._export_quarantine.listed),
                 refused=observed.refused,
             )
         metadata = served.model.metadata
@@ -202,8 +215,9 @@ class Loader:
             seconds_behind=max(0.0, self._clocks.wall() - since) if since is not None else 0.0,
             tables=metadata.schema.tables,
             pinned=observed.pinned,
+            are_orders_kept=self._book.is_kept,
             commits_behind=observed.commits_behind,
-            quarantined=observed.quarantined,
+            quarantined=(*observed.quarantined, *self._export_quarantine.listed),
             refused=observed.refused,
             undo_depth=observed.undo_depth,
             undo_bytes=observed.undo_bytes,

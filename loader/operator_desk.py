@@ -8,31 +8,48 @@ from hotdelta.chain import Node, Position
 from hotdelta.errors import ApplyError, HotdeltaError, NotReadyError, RequestError
 from hotdelta.logs import event
 from loader.chain_view import ChainView
+from loader.export_values import ExportQuarantine
 from loader.follower import Follower
+from loader.order_book import OrderBook
 from loader.sanity_gate import SanityGate
 from loader.served import Served, Serving
 
 logger = logging.getLogger(__name__)
 
+_LIST_POSITIONS = "give a position that `hotdelta chain` lists for the checkpoint directory"
+
 
 class OperatorDesk:
-    """Carries orders out. Every method belongs to the updater thread and returns the state that is served then.
+    """Carries orders out. Every method belongs to the updater thread and returns the state that is served then, if any.
 
-    An order that cannot be carried out raises RequestError and changes nothing.
+    An order that cannot be carried out raises RequestError and changes nothing. One that was carried out is kept in
+    the book before it is answered.
     """
 
-    def __init__(self, serving: Serving, chain: ChainView, follower: Follower, sanity: SanityGate) -> None:
+    def __init__(
+        self,
+        *,
+        serving: Serving,
+        chain: ChainView,
+        follower: Follower,
+        sanity: SanityGate,
+        exports: ExportQuarantine,
+        book: OrderBook,
+    ) -> None:
         self._serving = serving
         self._chain = chain
         self._follower = follower
         self._sanity = sanity
+        self._exports = exports
+        self._book = book
 
     def rollback(self, position: Position) -> Node:
         """Go back to a position, stay there, and mark what was undone as bad until resumed."""
         live = self._live.node
         if position >= live.position:
             raise RequestError(
-                f"{position} is not before {live}, which is served", hint="give an earlier position"
+                f"{position} is not before {live}, which is served",
+                hint="give an earlier position, or pin to stay",
             )
         undone = self._chain.nodes_between(position, live.position) | {live}
         undone |= {node for node in self._follower.history.nodes if node.position > position}
@@ -48,7 +65,9 @@ class OperatorDesk:
         live = self._live.node
         node = history[-deltas] if deltas <= len(history) else self._chain.ancestor_of(live, deltas)
         if node is None:
-            raise RequestError(f"nothing is known of {deltas} deltas before {live}", hint="give a position")
+            raise RequestError(
+                f"fewer than {deltas} deltas before {live} are still there", hint=_LIST_POSITIONS
+            )
         return self.rollback(node.position)
 
     def pin(self, position: Position | None) -> Node:
@@ -62,28 +81,32 @@ class OperatorDesk:
         event(logger, logging.WARNING, "pinned", position=wanted)
         return self._live.node
 
-    def resume(self) -> Node:
-        """Follow again, also over what was rolled back."""
-        live = self._live.node
+    def resume(self) -> Node | None:
+        """Follow again, also over what was rolled back. Also when nothing can be served because of a pin."""
+        served = self._serving.current
         self._chain.orders.resume()
-        event(logger, logging.WARNING, "resumed", position=live)
-        return live
+        self._book.keep()
+        event(logger, logging.WARNING, "resumed", position=served.node if served else None)
+        return served.node if served else None
 
-    def release(self, position: Position) -> Node:
-        """Take a quarantined update whatever its values are."""
-        node = self._chain.quarantine.release(position)
+    def release(self, position: Position) -> Node | None:
+        """Take a quarantined update or export whatever its values are."""
+        node = self._chain.quarantine.release(position) or self._exports.release(position)
         if node is None:
             raise RequestError(
                 f"{position} is not in quarantine for its values",
                 hint="GET /model/version lists what is; damaged files and rolled back states cannot be released",
             )
         self._sanity.release(node)
+        self._chain.orders.released |= {node}
+        self._book.keep()
         event(logger, logging.WARNING, "released from quarantine", position=position)
-        return self._live.node
+        served = self._serving.current
+        return served.node if served else None
 
     def _go_to(self, position: Position, *, undone: frozenset[Node]) -> None:
         orders, before = self._chain.orders, (self._chain.orders.pin, self._chain.orders.bad)
-        orders.pin, orders.bad = position, frozenset(undone)
+        orders.pin, orders.bad = position, undone
         try:
             self._reach(position)
         except HotdeltaError:
@@ -91,6 +114,8 @@ class OperatorDesk:
             if served is not None and served.node.position != position:
                 orders.pin, orders.bad = before
             raise
+        finally:
+            self._book.keep()
 
     def _reach(self, position: Position) -> None:
         served = self._live
@@ -103,7 +128,7 @@ class OperatorDesk:
         self._chain.look()
         found = self._chain.plan_from(served.node, metadata, self._follower.history.nodes)
         if found.problem is not None:
-            raise RequestError(str(found.problem), hint="GET /model/version says what is served")
+            raise RequestError(str(found.problem), hint=_LIST_POSITIONS)
         self._follower.follow(found.steps, lambda _: True)
         if self._live.node.position != position:
             raise ApplyError(

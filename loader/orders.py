@@ -1,4 +1,4 @@
-"""What an operator has ordered: how far the server may go, and which states it was taken back from."""
+"""What an operator has ordered: how far the server may go, which states it was taken back from, which it may take."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hotdelta.chain import Node, Position
 class Orders:
     """`pin`: exactly this position is served. `bad`: states that a rollback undid, until resumed.
 
-    Belongs to the updater thread.
+    `released`: states that are served whatever their values are. Belongs to the updater thread.
     """
 
     pin: Position | None = None
     bad: frozenset[Node] = field(default_factory=frozenset)
+    released: frozenset[Node] = field(default_factory=frozenset)
 
     def is_barred(self, node: Node) -> bool:
         """Whether this state must not be served."""

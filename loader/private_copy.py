@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotdelta.chain import FileRecord, Manifest, directory_of, verify
-from hotdelta.chain.scan import open_plainly
+from hotdelta.chain.verification import open_plainly
 from hotdelta.errors import DamagedError
 from loader.commit_files import SERVING_ROLES, VerifiedFiles, stamp_files
 
@@ -17,7 +17,7 @@ _CHUNK_BYTES = 2**20
 
 
 class PrivateCopies:
-    """Verifies copies in a directory of its own (mode 0700); each is removed when its files are released.
+    """Verifies copies in a directory of its own (mode 0700); each is removed when its files are closed.
 
     Copies what a manifest lists, and no more bytes than it says. One thread at a time.
     """

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from hotdelta.chain import Manifest, Node, Schema, VariableSpec, names
-from hotdelta.errors import DamagedError, SanityError
+from hotdelta.errors import SanityError
+from hotdelta.sanity_limits import SanitySettings
 from loader.bundle_rows import Array, BundleRows
 from loader.commit_files import VerifiedFiles
 from loader.fed_update import FedUpdate
 from loader.feeds import numpy_dtype
-from loader.sanity import Figures, SanitySettings, judge_shares, judge_values
+from loader.sanity import Figures, judge_shares, judge_values
 from loader.sanity_figures import chunked, has_figures, measure, rows_per_chunk
 from loader.sanity_statistics import SanityStatistics
 
@@ -34,27 +36,27 @@ class SanityGate:
     def release(self, node: Node) -> None:
         self._released.add(node)
 
-    def check_delta(self, files: VerifiedFiles, schema: Schema, before: FedUpdate) -> Accepted:
-        """`before` is the pre-image of what is staged. Raises SanityError, DamagedError."""
-        manifest = files.manifest
+    def check_delta(
+        self, manifest: Manifest, schema: Schema, update: FedUpdate, before: FedUpdate
+    ) -> Accepted:
+        """`before` is the pre-image of the update. Raises SanityError."""
         if manifest.node not in self._released:
             self._check_shares(manifest, schema)
         accepted = {}
-        with BundleRows(files.prefix) as bundle:
-            for spec in _measured(schema):
-                suffix = names.ROWS_SUFFIX if spec.is_table else names.VALUE_SUFFIX
-                old = before[spec.key + suffix]
-                if len(old):
-                    figures = measure(_delta_chunks(bundle, spec.key + suffix, old))
-                    accepted[spec.key] = self._judge(manifest, spec, figures)
+        for spec in measured_variables(schema):
+            name = spec.key + (names.ROWS_SUFFIX if spec.is_table else names.VALUE_SUFFIX)
+            if len(update[name]):
+                figures = measure(chunked(update[name], before[name]))
+                share = len(update[name]) / max(1, spec.shape[0]) if spec.is_table else 0.0
+                accepted[spec.key] = self._judge(manifest, spec, replace(figures, touched_share=share))
         return accepted
 
     def check_full(self, files: VerifiedFiles, schema: Schema) -> Accepted:
         """A full may differ from the live state by any number of updates, so its changes are not looked at."""
         with BundleRows(files.prefix) as bundle:
             return {
-                spec.key: self._judge(files.manifest, spec, measure(_full_chunks(bundle, spec)))
-                for spec in _measured(schema)
+                spec.key: self._judge(files.manifest, spec, measure(whole_chunks(bundle, spec.key, spec)))
+                for spec in measured_variables(schema)
             }
 
     def accept(self, accepted: Accepted) -> None:
@@ -65,7 +67,7 @@ class SanityGate:
         for spec in schema.tables:
             record = manifest.tables.get(spec.key)
             limits = self._settings.limits_of(spec.key, is_table=True)
-            complaint = judge_shares(record, limits) if record else ""
+            complaint = judge_shares(record, limits, self._statistics.usual(spec.key)) if record else ""
             if complaint:
                 raise _insane(manifest, spec, complaint)
 
@@ -77,36 +79,26 @@ class SanityGate:
         return figures
 
 
-def _measured(schema: Schema) -> list[VariableSpec]:
+def measured_variables(schema: Schema) -> list[VariableSpec]:
+    """Those whose values can be bad."""
     return [spec for spec in schema.variables if has_figures(numpy_dtype(spec.dtype))]
 
 
-def _delta_chunks(bundle: BundleRows, name: str, old: Array) -> Iterator[tuple[Array, Array | None]]:
-    if bundle.entries[name].shape != old.shape:
-        raise DamagedError(
-            f"{name!r} is not what was staged", path=bundle.prefix, position="", retryable=True
-        )
-    length = rows_per_chunk(old.shape[1:])
-    buffer = np.empty(length * old[:1].nbytes, np.uint8)
-    for start in range(0, len(old), length):
-        stop = min(len(old), start + length)
-        yield bundle.read_rows(name, start, stop, buffer=buffer), old[start:stop]
-
-
-def _full_chunks(bundle: BundleRows, spec: VariableSpec) -> Iterator[tuple[Array, Array | None]]:
+def whole_chunks(bundle: BundleRows, name: str, spec: VariableSpec) -> Iterator[tuple[Array, Array | None]]:
+    """All of a variable, stored as the tensor `name`, as `measure` takes it."""
     if not spec.is_table:
-        yield from chunked(bundle.read(spec.key)[None], None)
+        yield from chunked(bundle.read(name)[None], None)
         return
     length = rows_per_chunk(spec.shape[1:])
     row_bytes = math.prod(spec.shape[1:]) * numpy_dtype(spec.dtype).itemsize
     buffer = np.empty(length * row_bytes, np.uint8)
     for start in range(0, spec.shape[0], length):
         stop = min(spec.shape[0], start + length)
-        yield bundle.read_rows(spec.key, start, stop, buffer=buffer), None
+        yield bundle.read_rows(name, start, stop, buffer=buffer), None
 
 
 def _insane(manifest: Manifest, spec: VariableSpec, complaint: str) -> SanityError:
     return SanityError(
         f"{manifest.kind} {manifest.position} is quarantined: {spec.key!r}: {complaint}",
-        hint="a later full steps over it; release it by its position if it is meant to be so",
+        hint=f"a later full steps over it; if it is meant to be so: hotdelta release URL {manifest.position}",
     )

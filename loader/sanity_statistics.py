@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from hotdelta.sanity_limits import WINDOW_UPDATES
 from loader.sanity import Figures, Usual
-
-WINDOW_UPDATES = 200
 
 
 class SanityStatistics:
@@ -22,7 +21,11 @@ class SanityStatistics:
         recent = self._recent.get(key, ())
         if not recent or len(recent) < self._min_updates:
             return None
-        return Usual(max(item.max_norm for item in recent), max(item.max_change for item in recent))
+        return Usual(
+            max(item.max_norm for item in recent),
+            max(item.max_change for item in recent),
+            max(item.touched_share for item in recent),
+        )
 
     def add(self, accepted: Mapping[str, Figures]) -> None:
         for key, figures in accepted.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
-from loader.sanity import SanitySettings
+from hotdelta.sanity_limits import SanitySettings
 
 _BOUNDS = {
     "poll_seconds": (0.01, 3600),
@@ -15,7 +15,6 @@ _BOUNDS = {
     "undo_bytes": (0, 2**40),
     "full_diff_bytes": (0, 2**40),
     "slice_bytes": (4096, 2**30),
-    "update_threads": (1, 256),
     "predict_threads": (0, 256),
 }
 
@@ -40,14 +39,14 @@ class LoaderSettings:
     """A full that differs from the live model in more bytes than this is written under the gate, slice by slice."""
     slice_bytes: int = 8 * 2**20
     """A full is read and compared in slices of this size."""
-    update_threads: int = 2
-    """Threads that stage and apply, apart from those that predict."""
     predict_threads: int = 0
     """Threads that share the operations of one prediction; 0 runs each in the thread that asks (fastest)."""
     sanity: SanitySettings = field(default_factory=SanitySettings)
     """What the values of an update may look like; what does not is quarantined."""
     pin: Position | None = None
     """Serve exactly this position until resumed."""
+    state_dir: Path | None = None
+    """Keeps orders (rollback, pin, release) over a restart; without it a restarted loader knows none but `pin`."""
     signing_key_file: Path | None = None
     """With a key only manifests that are signed with it are used, and files are read from private copies."""
 

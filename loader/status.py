@@ -69,6 +69,8 @@ class LoaderStatus:
     quarantined: tuple[Quarantined, ...] = ()
     refused: tuple[RefusedManifest, ...] = ()
     pinned: Position | None = None
+    are_orders_kept: bool = True
+    """Whether a restart would begin with the orders that hold now."""
     commits_behind: int = 0
     undo_depth: int = 0
     undo_bytes: int = 0

@@ -18,7 +18,7 @@ from loader.follower import Follower
 from loader.lag_report import LagReport
 from loader.served import Served, Serving
 from loader.status import Condition, Quarantined, RefusedManifest, State
-from loader.wake import Wake
+from loader.wake import Look, Wake
 from loader.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 RETRY_SECONDS = 0.25
 STOP_SECONDS = 60.0
 MAX_REFUSED = 20
+_ALL_IS_WELL = Condition(State.FOLLOWING)
 _EXPORT_INCREMENTAL = "export with --save-incr-model to serve them"
 
 
@@ -99,6 +100,7 @@ class Updater:
             if self._thread.is_alive():
                 raise ApplyError(f"the updater did not stop within {STOP_SECONDS:.0f} seconds")
         self._watch.stop()
+        self._follower.close()
         self._exports.close()
         self._report.flush()
 
@@ -118,15 +120,16 @@ class Updater:
         return self._commands.ask(carry_out)
 
     def _run(self) -> None:
+        look: Look = None
         while not self._is_stopping.is_set():
-            self.look_once()
-            self._sleep()
+            self.look_once(look)
+            look = self._sleep()
 
-    def look_once(self) -> None:
+    def look_once(self, look: Look = None) -> None:
         """One turn of the loop: what was asked for, then what is new. Not while the thread runs it."""
         try:
             self._obey()
-            condition = self._look()
+            condition = self._look(look)
         except HotdeltaError as error:
             condition = Condition(State.DEGRADED, str(error))
         except Exception as error:
@@ -142,17 +145,28 @@ class Updater:
         if before is not None and self._serving.current is None:
             self._reload_torn(before)
 
-    def _sleep(self) -> None:
-        """Until somebody says look, or the next poll; lag lines are completed meanwhile."""
+    def _sleep(self) -> Look:
+        """Until somebody says look, or the next poll, which looks at everything; lag lines are completed meanwhile."""
         seconds = min(RETRY_SECONDS, self._poll_seconds) if self._chain.retry_reason else self._poll_seconds
         end = self._clock() + seconds
         while not self._is_stopping.is_set():
             self._report.flush_complete()
             left = end - self._clock()
-            if left <= 0 or self._wake.wait(min(left, RETRY_SECONDS) if self._report.is_pending else left):
-                return
+            if left <= 0:
+                return None
+            if self._wake.wait(min(left, RETRY_SECONDS) if self._report.is_pending else left):
+                return self._wake.take()
+        return None
 
-    def _look(self) -> Condition:
+    def _look(self, look: Look) -> Condition:
+        served = self._serving.current
+        if look is None or served is None or self.observed.condition != _ALL_IS_WELL:
+            return self._look_at_everything()
+        # The everyday case, in time that does not depend on how much lies in the directories.
+        self._chain.look_at(look)
+        return self._follow_what_is_new(served)
+
+    def _look_at_everything(self) -> Condition:
         # Watch before looking: what is committed in between wakes us again.
         self._watch.refresh()
         self._chain.look()
@@ -165,6 +179,9 @@ class Updater:
             return Condition(State.WAITING, why_none)
         if before is None or before.model is not served.model:
             self._follower.history.clear()
+        return self._follow_what_is_new(served)
+
+    def _follow_what_is_new(self, served: Served) -> Condition:
         return self._follow(served) if served.model.metadata.is_incremental else self._follow_fulls(served)
 
     def _follow(self, served: Served) -> Condition:
@@ -203,9 +220,10 @@ class Updater:
         pin = self._chain.orders.pin
         if pin is not None:
             newer = self._chain.commits_after(served.node)
-            reason = f"pinned at {pin} by an operator; {newer} newer commits wait"
+            reason = f"pinned at {pin} by an operator; {newer} newer commits wait for a resume"
             return Condition(State.PINNED, f"{reason}; {problem}" if problem else reason)
-        reason = str(problem) if problem else self._chain.unusable_after(served.node)
+        # What is wrong with a state says more than that the newest one needs it.
+        reason = self._chain.unusable_after(served.node) or str(problem or "")
         if reason:
             return Condition(State.DEGRADED, reason)
         if self._chain.is_empty:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
+
+Manifests = frozenset[Path]
+
+# Where to look: at these manifests alone, or (None) at everything.
+Look = Manifests | None
 
 
 class Wake:
@@ -12,10 +18,13 @@ class Wake:
         self._changed = threading.Condition()
         self._is_look_wanted = False
         self._is_report_wanted = False
+        self._look: Look = frozenset()
 
-    def look(self) -> None:
+    def look(self, manifest: Path | None = None) -> None:
+        """Something is new: this manifest, or who knows what."""
         with self._changed:
             self._is_look_wanted = True
+            self._look = None if manifest is None or self._look is None else self._look | {manifest}
             self._changed.notify_all()
 
     def report(self) -> None:
@@ -24,9 +33,14 @@ class Wake:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps at most so long. True when a look is wanted."""
+        """Sleeps at most so long. True when a look is wanted: `take` says at what."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_look_wanted or self._is_report_wanted, max(0.0, seconds))
-            is_look_wanted = self._is_look_wanted
-            self._is_look_wanted = self._is_report_wanted = False
-            return is_look_wanted
+            self._is_report_wanted = False
+            return self._is_look_wanted
+
+    def take(self) -> Look:
+        """Where a look is wanted; from now on it is not wanted any more."""
+        with self._changed:
+            look, self._look, self._is_look_wanted = self._look, frozenset(), False
+            return look

@@ -1,4 +1,4 @@
-"""Says "look again" when something may have happened in a directory. Never says what: events lie and get lost."""
+"""Says "look again" when something may have happened in a directory, and where. A hint: events lie and get lost."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGrouper
 
 from hotdelta.chain import names
+from hotdelta.chain.scan import is_manifest_name
 from hotdelta.logs import event
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,13 @@ _EVENTS: list[type[FileSystemEvent]] = [
     FileCreatedEvent,
     FileMovedEvent,
 ]
+
+
+# Files of bundles come before their manifest, and a look at them would be in its way. Late ones are polled.
+_NO_NEWS = (names.TEMPORARY_PREFIX, names.STATE_FILE, names.FULL_STEM, names.DELTA_STEM)
+
+# Called with a new manifest, or with None when it may be anything.
+LookAgain = Callable[[Path | None], None]
 
 
 class Watch(Protocol):
@@ -68,7 +76,7 @@ class DirectoryWatch:
     A watch follows an inode, not a name, so `refresh` sets a new one when a directory has become another.
     """
 
-    def __init__(self, directories: Iterable[Path], look_again: Callable[[], None]) -> None:
+    def __init__(self, directories: Iterable[Path], look_again: LookAgain) -> None:
         # It calls it an error when a watch ends while its thread is about to read.
         logging.getLogger("watchdog.observers.inotify").setLevel(logging.CRITICAL)
         # It holds every event behind the first half of a rename back for half a second, to find the other half.
@@ -114,13 +122,15 @@ class DirectoryWatch:
 
 
 class _Handler(FileSystemEventHandler):
-    def __init__(self, look_again: Callable[[], None]) -> None:
+    def __init__(self, look_again: LookAgain) -> None:
         self._look_again = look_again
 
     def on_any_event(self, event: FileSystemEvent) -> None:
-        name = os.fsdecode(event.dest_path or event.src_path).rpartition("/")[2]
-        if not name.startswith(names.TEMPORARY_PREFIX) and name != names.STATE_FILE:
-            self._look_again()
+        path = Path(os.fsdecode(event.dest_path or event.src_path))
+        if is_manifest_name(path.name):
+            self._look_again(path)
+        elif not path.name.startswith(_NO_NEWS):
+            self._look_again(None)
 
 
 def _inode(directory: Path) -> tuple[int, int] | None:

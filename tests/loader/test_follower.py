@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from hotdelta.chain import ApplyDelta, Kind, Position, RestoreFull, Step
-from hotdelta.errors import ApplyError, NotReadyError
+from hotdelta.errors import ApplyError, DamagedError, NotReadyError
+from loader import delta_staging
 from loader.broken_links import BrokenLinks
 from loader.chain_view import ChainView
+from loader.checks import Checks
+from loader.delta_files import DeltaFiles
 from loader.follower import Follower, FollowLimits
 from loader.gate import Gate
 from loader.live_model import LiveModel
@@ -44,13 +48,18 @@ def serving(root: Path) -> Iterator[Serving]:
     model.close()
 
 
-def follow(root: Path, serving: Serving, step: Step, *, full_diff_bytes: int) -> bool:
+def follow(
+    root: Path, serving: Serving, step: Step, *, full_diff_bytes: int, checks: Checks | None = None
+) -> bool:
     broken = BrokenLinks(root / "run", late_seconds=1, clock=time.monotonic)
     chain = ChainView(root / "run", broken=broken, wall_clock=time.time)
     chain.look()
     limits = FollowLimits(undo_bytes=2**20, full_diff_bytes=full_diff_bytes, slice_bytes=64)
-    follower = Follower(serving, chain, limits, clock=time.monotonic, wall_clock=time.time)
-    return follower.follow([step], lambda served: True)
+    made = Follower(serving, chain, limits, checks=checks, clock=time.monotonic, wall_clock=time.time)
+    try:
+        return made.follow([step], lambda served: True)
+    finally:
+        made.close()
 
 
 def test_full_that_fails_half_way_is_served_to_nobody(root: Path, serving: Serving) -> None:
@@ -83,3 +92,32 @@ def test_delta_that_is_refused_at_the_last_moment_leaves_the_old_state(root: Pat
 def test_waiting_for_a_position_ends_when_time_is_up(serving: Serving) -> None:
     assert serving.wait_for(Position(1, 2), 0)
     assert not serving.wait_for(Position(1, 3), 0.01)
+
+
+@pytest.mark.parametrize("beside_bytes", [0, 2**40], ids=["beside staging", "before staging"])
+def test_nothing_is_applied_before_its_digests_were_found_right(
+    root: Path, serving: Serving, monkeypatch: pytest.MonkeyPatch, beside_bytes: int
+) -> None:
+    monkeypatch.setattr(delta_staging, "_BESIDE_BYTES", beside_bytes)
+    trainer = Trainer(root / "run")
+    delta = find_commit(root / "run", trainer.train([1, 2, 3]))
+    trainer.close()
+    served = serving.current
+    assert served is not None
+    compared_in: list[str] = []
+
+    def slow_and_wrong(files: DeltaFiles) -> None:
+        compared_in.append(threading.current_thread().name)
+        time.sleep(0.05)
+        raise DamagedError("not the right digest", path=files.prefix, position="")
+
+    assert not follow(
+        root, serving, ApplyDelta(delta), full_diff_bytes=0, checks=Checks(digests=slow_and_wrong)
+    )
+    assert compared_in[0].startswith("hotdelta-verify") == (beside_bytes == 0)
+    assert serving.predict(SIGNATURE, {"ids": [1]})[1] == served.version
+    with pytest.raises(ApplyError, match="nothing is staged"):
+        served.model.apply()
+    assert isinstance(served.model, FailingModel)
+    served.model.failing = 0
+    assert follow(root, serving, ApplyDelta(delta), full_diff_bytes=0)

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -99,6 +100,22 @@ def test_replaced_run_directory_is_followed(root: Path, train: StartTrainer) -> 
         trainer = train()
         wait_for_position(loader, trainer.train())
         assert_serves(loader, trainer.model)
+
+
+def test_a_commit_is_followed_without_listing_the_directories(
+    root: Path, train: StartTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(root, poll_seconds=3600.0) as loader:
+        trainer = train()
+        wait_for_position(loader, trainer.train([1]))
+        scanner = loader._updater._chain._scanner
+        counted = Mock(side_effect=scanner.scan)
+        monkeypatch.setattr(scanner, "scan", counted)
+        for number in range(5):
+            wait_for_position(loader, trainer.train([number]))
+        assert_serves(loader, trainer.model)
+        # An event of the trainer's own start may come late.
+        assert counted.call_count <= 1
 
 
 def test_polling_alone_is_enough(root: Path, train: StartTrainer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 from hotdelta.chain import BundleReader, Kind, Position, names
 from hotdelta.errors import ApplyError, DamagedError, RequestError
 from loader.bundle_rows import BundleRows
-from loader.catch_up import stage_verified
 from loader.commit_files import verify_files
+from loader.delta_files import DeltaFiles
 from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
 from loader.live_model import LiveModel
 from tests.loader.step_model import ROWS, SIGNATURE, Trainer, find_commit, serving_file
@@ -44,6 +43,12 @@ def delta(root: Path) -> Position:
     return position
 
 
+def open_delta(root: Path, position: Position) -> DeltaFiles:
+    with DeltaFiles(root / "run", find_commit(root / "run", position)) as files:
+        files.load()
+    return files
+
+
 def values(model: LiveModel) -> dict[str, bytes]:
     outputs = model.predict(SIGNATURE, {"ids": np.arange(ROWS)})
     return {name: value.tobytes() for name, value in outputs.items()}
@@ -51,8 +56,8 @@ def values(model: LiveModel) -> dict[str, bytes]:
 
 def test_preimage_leads_back_bit_for_bit(root: Path, model: LiveModel, delta: Position) -> None:
     before, node, step = values(model), model.node, model.step
-    files = verify_files(root / "run", find_commit(root / "run", delta))
-    stage_verified(model, files)
+    files = open_delta(root, delta)
+    model.stage_rows(files.update(model.metadata.schema))
     assert values(model) == before
     preimage = model.preimage()
     model.apply()
@@ -63,18 +68,18 @@ def test_preimage_leads_back_bit_for_bit(root: Path, model: LiveModel, delta: Po
     assert (values(model), model.node, model.step) == (before, node, step)
 
 
-def test_files_that_are_replaced_after_they_were_verified_are_not_applied(
+def test_what_was_verified_is_staged_whatever_becomes_of_the_files(
     root: Path, model: LiveModel, delta: Position
 ) -> None:
-    files = verify_files(root / "run", find_commit(root / "run", delta))
+    files = open_delta(root, delta)
+    expected = {name: array.copy() for name, array in files.update(model.metadata.schema).items()}
     path = serving_file(root / "run", files.manifest)
-    shutil.copy(path, root / "other")
-    (root / "other").rename(path)
-    with pytest.raises(DamagedError, match="changed after") as caught:
-        stage_verified(model, files)
-    assert caught.value.retryable
-    with pytest.raises(ApplyError, match="nothing is staged"):
-        model.apply()
+    path.write_bytes(b"x" * path.stat().st_size)
+    files.require_digests()
+    for name, array in files.update(model.metadata.schema).items():
+        np.testing.assert_array_equal(array, expected[name])
+    with pytest.raises(DamagedError, match="does not have the digest"):
+        open_delta(root, delta).require_digests()
 
 
 def test_delta_of_another_parent_is_refused(root: Path, model: LiveModel, delta: Position) -> None:
@@ -83,7 +88,7 @@ def test_delta_of_another_parent_is_refused(root: Path, model: LiveModel, delta:
     trainer.close()
     before = values(model)
     with pytest.raises(ApplyError, match="does not follow"):
-        stage_verified(model, verify_files(root / "run", find_commit(root / "run", later)))
+        model.stage_rows(open_delta(root, later).update(model.metadata.schema))
     assert values(model) == before
 
 

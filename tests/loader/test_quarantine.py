@@ -100,7 +100,9 @@ def test_an_operator_releases_one_by_name(root: Path, train: StartTrainer) -> No
         after = trainer.train([9])
         with pytest.raises(RequestError, match="not in quarantine"):
             loader.release(after)
-        assert loader.release(bad).position == READY
+        released = loader.release(bad)
+        assert released is not None
+        assert released.position == READY
         wait_for_position(loader, after)
         assert_serves(loader, trainer.model)
         assert loader.status().quarantined == ()
@@ -119,7 +121,7 @@ def test_outliers_are_refused_once_there_are_statistics(root: Path, train: Start
 
 
 def test_a_share_of_rows_can_be_limited_for_one_table(root: Path, train: StartTrainer) -> None:
-    limits = SanitySettings(by_key={"items": SanityLimits(max_touched_share=0.5)})
+    limits = SanitySettings(by_key={"items": {"max_touched_share": 0.5}})
     with serving(root, sanity=limits) as loader:
         wait_for_position(loader, READY)
         trainer = train()
@@ -134,7 +136,7 @@ def test_a_damaged_commit_is_listed_and_cannot_be_released(root: Path, train: St
     index = root / "run" / ".incremental_checkpoint" / f"{manifest.prefix}.index"
     index.write_bytes(index.read_bytes()[::-1])
     with serving(root) as loader:
-        wait_until_quarantined(loader, newest, "digest")
+        wait_until_quarantined(loader, newest, "index")
         with pytest.raises(RequestError):
             loader.release(newest)
         assert answer(loader)[1].position == READY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -11,9 +12,10 @@ import pytest
 
 from hotdelta.chain import TableRecord, Tracking
 from hotdelta.errors import ConfigurationError
-from loader.sanity import Figures, SanityLimits, SanitySettings, Usual, judge_shares, judge_values
+from hotdelta.sanity_limits import WINDOW_UPDATES, LimitChange, SanityLimits, SanitySettings, describe_limits
+from loader.sanity import Figures, Usual, judge_shares, judge_values
 from loader.sanity_figures import chunked, measure
-from loader.sanity_statistics import WINDOW_UPDATES, SanityStatistics
+from loader.sanity_statistics import SanityStatistics
 
 LIMITS = SanityLimits()
 
@@ -94,18 +96,76 @@ def test_shares_of_rows_are_judged_by_tracking_mode(
     assert judge_shares(record, SanityLimits(max_touched_share=1.0, max_deleted_share=1.0)) == ""
 
 
-def test_limits_are_chosen_by_key_then_by_kind() -> None:
-    own = SanityLimits(max_abs=1.0)
-    settings = SanitySettings(by_key={"users": own})
-    assert settings.limits_of("users", is_table=True) is own
+def test_a_delta_that_touches_far_more_rows_than_usual_is_refused_where_rows_are_recorded() -> None:
+    usual = Usual(max_norm=1.0, max_change=1.0, touched_share=0.005)
+    whole = TableRecord((10_000, 4), "float32", Tracking.TOUCHED, 10_000)
+    assert "more than 100 times the usual 0.50%" in judge_shares(whole, LIMITS, usual)
+    for record, known in (
+        (whole, None),
+        (whole, Usual(1.0, 1.0, touched_share=0.02)),
+        (replace(whole, rows_changed=5_000), Usual(1.0, 1.0, touched_share=0.0001)),
+        (replace(whole, tracking=Tracking.CHANGED), usual),
+    ):
+        assert judge_shares(record, LIMITS, known) == ""
+    assert judge_shares(whole, SanityLimits(quiet_touched_share=1.0), usual) == ""
+
+
+def test_limits_are_chosen_by_kind_and_changed_by_key() -> None:
+    settings = SanitySettings(by_key={"users": {"max_abs": 1.0}, "bias": {"quiet_norm": 2.0}})
+    assert settings.limits_of("users", is_table=True) == SanityLimits(max_abs=1.0)
+    assert settings.limits_of("bias", is_table=False) == SanityLimits(max_abs=1e30, quiet_norm=2.0)
     assert settings.limits_of("items", is_table=True) is settings.tables
-    assert settings.limits_of("bias", is_table=False) is settings.others
+    assert settings.limits_of("other", is_table=False) is settings.others
 
 
-@pytest.mark.parametrize("limits", [{"max_abs": -1.0}, {"outlier_factor": np.nan}])
-def test_limits_that_make_no_sense_are_refused(limits: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError):
-        SanityLimits(**limits)  # type: ignore[arg-type]
+def test_an_operator_writes_limits_for_all_tables_or_one_variable() -> None:
+    texts = [
+        "max_abs=10",
+        "users:max_abs=5",
+        "a:b/c=d:is_nonfinite_allowed=true",
+        "max_abs=20",
+        "min_updates=3",
+    ]
+    settings = SanitySettings.changed_by([LimitChange.parse(text) for text in texts])
+    assert settings.tables == SanityLimits(max_abs=20.0)
+    assert settings.others == SanitySettings().others
+    assert settings.by_key == {"users": {"max_abs": 5.0}, "a:b/c=d": {"is_nonfinite_allowed": True}}
+    assert settings.min_updates == 3
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("max_abs", "write NAME=VALUE"),
+        ("max=1", "there is no limit 'max'"),
+        ("users:=1", "there is no limit ''"),
+        ("max_abs=large", "not a number"),
+        ("max_abs=nan", "give 0 or more"),
+        ("users:max_abs=-1", "give 0 or more"),
+        ("max_touched_share=20", "from 0 to 1"),
+        ("outlier_factor=0.5", "give 1 or more"),
+        ("is_nonfinite_allowed=1", "true or false"),
+        ("min_updates=2.5", "not a whole number"),
+        ("min_updates=1000", "from 1 to 200"),
+        ("users:min_updates=5", "without a key"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        LimitChange.parse(text)
+
+
+def test_limits_given_in_code_are_checked_too() -> None:
+    for limits in ({"max_abs": -1.0}, {"outlier_factor": np.nan}, {"max_deleted_share": 2.0}):
+        with pytest.raises(ConfigurationError):
+            SanitySettings(by_key={"users": limits})
+
+
+def test_every_limit_is_described_with_its_default() -> None:
+    described = describe_limits()
+    assert "  max_deleted_share=0.5 " in described
+    assert "  is_nonfinite_allowed=false " in described
+    assert "  min_updates=20 " in described
 
 
 def trained_states(optimizer: Any, *, zeros: bool, steps: int = 160) -> Iterator[np.ndarray]:

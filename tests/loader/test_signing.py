@@ -10,8 +10,9 @@ import pytest
 
 from hotdelta.chain import Manifest, Position, SigningKey, names
 from hotdelta.chain.signing import KEY_FILE_VARIABLE
-from hotdelta.errors import ConfigurationError
+from hotdelta.errors import ChainError, ConfigurationError
 from tests.loader.step_model import (
+    StepModel,
     Trainer,
     answer,
     assert_serves,
@@ -98,6 +99,40 @@ def test_without_a_key_an_unsigned_manifest_is_taken(signed_root: Path) -> None:
     with serving(signed_root) as loader:
         wait_for_position(loader, newest)
         assert_serves(loader, trainer.model)
+
+
+def test_a_trainer_goes_on_from_what_was_signed_only(signed_root: Path, key_file: Path) -> None:
+    trainer = Trainer(signed_root / "run")
+    good = trainer.train([1])
+    forged = trainer.train([2])
+    trainer.close()
+    rewrite(signed_root, forged, lambda manifest: SigningKey(b"x" * 32).sign(manifest))
+    again = Trainer(signed_root / "run", model=StepModel())
+    assert again.writer.resumed is not None
+    assert again.writer.resumed.position == good
+    again.close()
+
+
+def test_without_a_key_a_trainer_goes_on_from_what_somebody_else_signed(
+    signed_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(signed_root / "run")
+    forged = trainer.train([2])
+    trainer.close()
+    rewrite(signed_root, forged, lambda manifest: SigningKey(b"x" * 32).sign(manifest))
+    monkeypatch.delenv(KEY_FILE_VARIABLE)
+    again = Trainer(signed_root / "run", model=StepModel())
+    assert again.writer.resumed is not None
+    assert again.writer.resumed.position == forged
+    again.close()
+
+
+def test_a_trainer_with_a_key_does_not_start_over_beside_a_chain_that_it_cannot_trust(
+    signed_root: Path, key_file: Path
+) -> None:
+    key_file.write_bytes(b"another key that is long enough to be one")
+    with pytest.raises(ChainError, match="its signature is wrong"):
+        Trainer(signed_root / "run")
 
 
 def test_every_field_of_a_manifest_is_signed(signed_root: Path) -> None:

@@ -14,12 +14,14 @@ from loader.watch import DirectoryWatch
 
 
 class Looks:
-    """Counts the calls, and waits for one."""
+    """Remembers the calls, and waits for one."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
+        self.places: list[Path | None] = []
 
-    def __call__(self) -> None:
+    def __call__(self, manifest: Path | None) -> None:
+        self.places.append(manifest)
         self._asked.set()
 
     def expect(self) -> None:
@@ -86,7 +88,40 @@ def test_wake_tells_a_look_from_a_report() -> None:
     wake.look()
     wake.report()
     assert wake.wait(10)
+    assert wake.take() is None
     assert not wake.wait(0)
+
+
+def test_wake_collects_the_manifests_to_look_at() -> None:
+    wake = Wake()
+    wake.look(Path("a"))
+    wake.look(Path("b"))
+    assert wake.wait(10)
+    assert wake.take() == frozenset({Path("a"), Path("b")})
+    wake.look(Path("a"))
+    wake.look()
+    wake.look(Path("b"))
+    assert wake.take() is None, "somebody said that it may be anything"
+    wake.look(Path("c"))
+    assert wake.take() == frozenset({Path("c")})
+
+
+def test_a_manifest_is_named_and_the_files_before_it_are_not_worth_a_look(
+    tmp_path: Path, watch: DirectoryWatch, looks: Looks
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    watch.refresh()
+    for name in (
+        ".tmp-x",
+        "checkpoint",
+        "model.ckpt-1.index",
+        "incremental_model.ckpt-1.data-00000-of-00001",
+    ):
+        (run / name).touch()
+    (run / "model.ckpt-1.manifest.json").touch()
+    looks.expect()
+    assert set(looks.places) == {run / "model.ckpt-1.manifest.json"}
 
 
 def test_an_event_is_not_held_back_to_pair_a_rename(watch: DirectoryWatch) -> None:

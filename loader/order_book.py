@@ -1,0 +1,145 @@
+"""Keeps the orders of an operator over a restart: a server that was rolled back must not come back with the bad state.
+
+One small file in a directory of the server's own. Never writes into the directories that it follows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hotdelta.chain import Disk, Node, Position, names
+from hotdelta.chain.disk import write_durably
+from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.logs import event
+from loader.orders import Orders
+from loader.settings import LoaderSettings
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+ORDERS_FILE = "orders.json"
+
+
+class OrderBook:
+    """The orders that hold now, and those that a restart would begin with. Belongs to the updater thread."""
+
+    def __init__(self, settings: LoaderSettings, *, disk: Disk | None = None) -> None:
+        """Raises ConfigurationError when kept orders cannot be read, or could not be kept, or contradict `pin`."""
+        self._pin = settings.pin
+        self._disk = disk or Disk()
+        self._path = settings.state_dir / ORDERS_FILE if settings.state_dir is not None else None
+        self._kept = Orders()
+        if self._path is not None:
+            _require_apart(self._path.parent, settings)
+            self._kept = self._open(self._path)
+        self.orders = self._at_restart()
+        if any(node.position == self.orders.pin for node in self.orders.bad):
+            raise ConfigurationError(
+                f"{self.orders.pin} was rolled back, so it cannot be served",
+                hint=f"start without this pin and resume first; the orders are kept in {self._path}",
+            )
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a restart would begin with the orders that hold now. May be asked by any thread."""
+        return self.orders == self._at_restart()
+
+    def keep(self) -> None:
+        """Make the present orders durable. They hold even when that fails, which is logged and shows in `is_kept`."""
+        if self._path is None or self.orders == self._kept:
+            return
+        try:
+            self._write(self._path, self.orders)
+        except OSError as error:
+            event(
+                logger,
+                logging.ERROR,
+                "orders cannot be kept, a restart forgets them",
+                path=self._path,
+                reason=error.strerror,
+            )
+            return
+        self._kept = replace(self.orders)
+
+    def _at_restart(self) -> Orders:
+        return replace(self._kept, pin=self._pin or self._kept.pin)
+
+    def _open(self, path: Path) -> Orders:
+        try:
+            self._disk.make_directory(path.parent)
+            kept = _decode(path.read_bytes())
+        except FileNotFoundError:
+            return self._begin(path)
+        except OSError as error:
+            raise _unusable(path, error.strerror) from error
+        except (ValueError, KeyError, TypeError, ManifestError) as error:
+            raise _unusable(path, f"it is malformed: {error}") from error
+        event(logger, logging.INFO, "orders were kept", path=path, pin=kept.pin, rolled_back=len(kept.bad))
+        return kept
+
+    def _begin(self, path: Path) -> Orders:
+        """Written at once: a directory that cannot hold orders should be heard of before the first emergency."""
+        try:
+            self._write(path, Orders())
+        except OSError as error:
+            raise _unusable(path, error.strerror) from error
+        return Orders()
+
+    def _write(self, path: Path, orders: Orders) -> None:
+        temporary = path.with_name(f"{names.TEMPORARY_PREFIX}{path.name}")
+        write_durably(self._disk, temporary, _encode(orders))
+        self._disk.rename(temporary, path)
+        self._disk.sync_directory(path.parent)
+
+
+def _require_apart(directory: Path, settings: LoaderSettings) -> None:
+    for followed in (settings.checkpoint_dir, settings.export_dir):
+        if directory.resolve().is_relative_to(followed.resolve()):
+            raise ConfigurationError(
+                f"the state directory {directory} is in {followed}, which is only read",
+                hint="give a directory of the server's own",
+            )
+
+
+def _encode(orders: Orders) -> bytes:
+    document = {
+        "format_version": FORMAT_VERSION,
+        "pin": str(orders.pin) if orders.pin else None,
+        "rolled_back": _nodes_to_json(orders.bad),
+        "released": _nodes_to_json(orders.released),
+    }
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _decode(content: bytes) -> Orders:
+    """Raises ValueError, KeyError, TypeError, ManifestError."""
+    document = json.loads(content)
+    if document["format_version"] != FORMAT_VERSION:
+        raise ValueError(f"format_version is {document['format_version']}, not {FORMAT_VERSION}")
+    pin = document["pin"]
+    return Orders(
+        Position.parse(pin) if pin else None,
+        _nodes_from_json(document["rolled_back"]),
+        _nodes_from_json(document["released"]),
+    )
+
+
+def _nodes_to_json(nodes: Iterable[Node]) -> list[dict[str, str]]:
+    ordered = sorted(nodes, key=lambda node: node.position)
+    return [{"position": str(node.position), "state_id": node.state_id} for node in ordered]
+
+
+def _nodes_from_json(items: Any) -> frozenset[Node]:
+    return frozenset(Node(Position.parse(item["position"]), str(item["state_id"])) for item in items)
+
+
+def _unusable(path: Path, reason: str | None) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path}, where orders are kept, cannot be used: {reason}",
+        hint="make it readable and writable, or move it away to start without orders",
+    )
