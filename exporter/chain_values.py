@@ -23,8 +23,10 @@ from hotdelta.chain.bundle_reader import numpy_dtype
 from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner, directory_of, verify
+from hotdelta.chain.scan import Scanner
 from hotdelta.chain.schema import VariableSpec
+from hotdelta.chain.signing import trusted_listing
+from hotdelta.chain.verification import directory_of, verify
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HoleError
 from hotdelta.logs import event
 
@@ -66,7 +68,7 @@ def find_state(run_dir: Path, position: Position | None = None) -> ChainState:
 
     Raises ConfigurationError when there is nothing to export, ChainError when what was asked for is damaged.
     """
-    listing = Scanner(run_dir).scan()
+    listing = trusted_listing(run_dir, Scanner(run_dir).scan())
     manifests = [m for m in listing.manifests if position is None or m.position <= position]
     if not manifests:
         raise _nothing_to_export(run_dir, position, bool(listing.refused))

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"exporter: {error}", file=sys.stderr)
         return EXIT_FAILED
     except OSError as error:
-        print(f"exporter: {error.filename or options.export_dir}: {error.strerror}", file=sys.stderr)
+        print(f"exporter: {error.filename or options.export_dir}: {error.strerror or error}", file=sys.stderr)
         return EXIT_FAILED
     print(path)
     return 0

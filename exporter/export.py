@@ -22,7 +22,7 @@ from exporter.version_directory import new_version
 from exporter.whole_table_reads import refuse_whole_table_reads
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
-from hotdelta.errors import ConfigurationError, DamagedError
+from hotdelta.errors import CommitError, ConfigurationError, DamagedError
 from hotdelta.logs import event
 from hotdelta.train.serving_files import publish_directory
 from hotdelta.train.serving_module import ServingModule
@@ -63,7 +63,8 @@ def export_saved_model(
     are the keys of a tf.Module's tables. `allow_whole_table_reads` names tables that a prediction may read whole.
 
     Returns the path of the version. Raises ConfigurationError when this cannot be done as asked, ChainError when the
-    checkpoint directory is damaged, ModelMismatchError when it holds no serving graph.
+    checkpoint directory is damaged, ModelMismatchError when it holds no serving graph, CommitError or OSError when the
+    export cannot be written.
     """
     options = ExportOptions(
         save_incr_model=save_incr_model,
@@ -92,7 +93,7 @@ def export_source(source: Source, export_dir: Path, options: ExportOptions) -> P
     _require_exportable(source, options)
     with new_version(export_dir, options.version) as (temporary, target):
         event(logger, logging.INFO, "exporting", source=source.description, version=target.name)
-        with _quiet_tensorflow():
+        with _quiet_tensorflow(), _told_as_commit_error(target):
             _write(source, temporary, options, default_name=export_dir.resolve().name)
     event(logger, logging.INFO, "exported", path=target)
     return target
@@ -104,7 +105,7 @@ def export_source_to(source: Source, target: Path, options: ExportOptions) -> Pa
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".tmp-export-{target.name}")
     try:
-        with _quiet_tensorflow():
+        with _quiet_tensorflow(), _told_as_commit_error(target):
             _write(source, temporary, options, default_name=target.resolve().parent.name)
         publish_directory(temporary, target)
     finally:
@@ -137,6 +138,21 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
     source.release_values()
     event(logger, logging.INFO, "verifying", directory=directory.name)
     verify_export(directory, source.schema, source.expected(values, is_incremental=options.save_incr_model))
+
+
+@contextmanager
+def _told_as_commit_error(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (tf.errors.OpError, ValueError) as error:
+        # A fingerprint that cannot be written is a ValueError to TensorFlow.
+        if isinstance(error, ValueError) and "fingerprint" not in str(error):
+            raise
+        raise CommitError(
+            f"writing {target} failed: {error}",
+            path=target,
+            hint="nothing was published; look after the disk, and export again",
+        ) from error
 
 
 @contextmanager

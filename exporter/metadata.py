@@ -1,4 +1,4 @@
-"""`assets.extra/hotdelta.json`: what an export is, for the loader to read before it loads anything."""
+"""`assets.extra/hotdelta.json`: what an export is and holds, for the loader to read before it loads anything."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta import signatures as contract
+from hotdelta.chain.digest import digest_bytes
 from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.schema import Schema, SignatureSpec
 
@@ -23,8 +24,11 @@ class ExportMetadata:
     is_incremental: bool
     exported: Manifest | None
 
-    def to_json(self) -> bytes:
-        return json.dumps(self._document(), indent=1).encode() + b"\n"
+    def to_json(self, files: Mapping[str, str]) -> bytes:
+        """`files`: the digests of the other files of the export."""
+        document = {**self._document(), "files": files}
+        document["digest"] = digest_bytes(json.dumps(document, sort_keys=True).encode())
+        return json.dumps(document, indent=1).encode() + b"\n"
 
     def _document(self) -> dict[str, Any]:
         exported = self.exported
@@ -45,5 +49,12 @@ class ExportMetadata:
 
 def write_metadata(directory: Path, metadata: ExportMetadata) -> None:
     path = directory / contract.METADATA_FILE
+    files = _digest_files(directory)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(metadata.to_json())
+    path.write_bytes(metadata.to_json(files))
+
+
+def _digest_files(directory: Path) -> dict[str, str]:
+    """Of all but the values, which TensorFlow checks itself when it reads them. Nothing checks the graph."""
+    paths = (path for path in sorted(directory.rglob("*")) if path.is_file() and ".data-" not in path.name)
+    return {str(path.relative_to(directory)): digest_bytes(path.read_bytes()) for path in paths}

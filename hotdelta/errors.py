@@ -14,7 +14,13 @@ HotdeltaError
 │   └── SanityError           the values of an update are not what training writes
 ├── NotReadyError             no model is served yet
 ├── PredictionError           the model failed at a request that was in order
+├── OverloadedError           too many requests wait for the model
+├── DeadlineError             an answer took longer than is allowed
 └── RequestError              a caller's request cannot be answered as it stands
+    ├── AdminOffError             nobody may give orders here
+    ├── UnauthorizedError         an order carries no token, or none that is known
+    ├── BodyTooLargeError         a request is larger than is allowed
+    └── PositionNotReachedError   a request asks for a position that is not served yet
 
 Each carries what it is about in typed fields, whether trying again later can help (`retryable`), and in `hint`
 what to do next. Nothing here knows HTTP.
@@ -131,5 +137,44 @@ class PredictionError(HotdeltaError):
     """The model failed at a request that was in order."""
 
 
+class OverloadedError(HotdeltaError):
+    """Too many requests wait for the model."""
+
+    retryable = True
+
+
+class DeadlineError(HotdeltaError):
+    """An answer took longer than is allowed."""
+
+    retryable = True
+
+
 class RequestError(HotdeltaError):
     """A caller's request cannot be answered as it stands."""
+
+
+class AdminOffError(RequestError):
+    """No tokens are configured, so nobody may give orders."""
+
+
+class UnauthorizedError(RequestError):
+    """An order carries no token, or none that is known."""
+
+
+class BodyTooLargeError(RequestError):
+    """A request is larger than is allowed."""
+
+    def __init__(self, message: str, *, max_bytes: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.max_bytes = max_bytes
+
+
+class PositionNotReachedError(RequestError):
+    """A request asks for a position that is not served yet; `live` is the one that is."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, wanted: str, live: str | None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.wanted = wanted
+        self.live = live

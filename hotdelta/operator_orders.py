@@ -21,6 +21,10 @@ COMMANDS = {
     "resume": "let a server that was rolled back or pinned follow again",
     "release": "let a server take a quarantined update whatever its values are",
 }
+_FORGOTTEN = (
+    "a restart of the server forgets this order and goes back to its own settings. "
+    "start the server with --state-dir to keep orders"
+)
 _PATHS = {
     "rollback": "/model/rollback",
     "pin": "/model/pin",
@@ -52,10 +56,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(options: argparse.Namespace) -> int:
     """Sends the order; the exit code is 0 when it was carried out, 1 when not."""
     try:
-        print(_send(options))
+        answer = _send(options)
     except HotdeltaError as error:
         print(f"hotdelta: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigurationError) else 1
+    follows = " and follows again" if options.command == "resume" else ""
+    print(f"{options.command}: {options.url} serves {answer.get('position') or 'nothing yet'}{follows}")
+    if answer.get("survives_restart") is False:
+        print(f"hotdelta: {_FORGOTTEN}", file=sys.stderr)
     return 0
 
 
@@ -72,7 +80,8 @@ def _position(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _send(options: argparse.Namespace) -> str:
+def _send(options: argparse.Namespace) -> Mapping[str, Any]:
+    """What the server says of an order that it carried out. Raises RequestError, ConfigurationError."""
     # Only these commands need it: `hotdelta chain` starts in a third of the time without.
     import httpx
 
@@ -86,13 +95,36 @@ def _send(options: argparse.Namespace) -> str:
             timeout=TIMEOUT_SECONDS,
         )
         document = answer.json()
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise ConfigurationError(
+            f"{options.url!r} is no address", hint="write http://HOST:PORT, as the server prints it"
+        ) from error
+    except httpx.TimeoutException as error:
+        raise RequestError(
+            f"{options.url} does not answer", hint="GET /model/version says whether the order was carried out"
+        ) from error
     except httpx.HTTPError as error:
-        raise RequestError(f"{options.url} cannot be asked: {error}") from error
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigurationError(f"{options.url} is no server of hotdelta: {error}") from error
-    if answer.status_code != 200:
-        raise RequestError(f"{options.url} refuses: {_told(document, 'error')}")
-    return f"{options.command}: {options.url} serves {_told(document, 'position')}"
+        raise RequestError(
+            f"{options.url} cannot be asked: {error}", hint="is a server running there?"
+        ) from error
+    except ValueError as error:
+        raise _foreign(options.url) from error
+    if not isinstance(document, dict):
+        raise _foreign(options.url)
+    if answer.status_code == httpx.codes.UNAUTHORIZED:
+        raise RequestError(
+            f"{options.url} does not know this token",
+            hint=f"give one of the server's --admin-token-file with --token-file or {TOKEN_VARIABLE}",
+        )
+    if answer.status_code != httpx.codes.OK:
+        raise RequestError(f"{options.url} refuses: {document.get('error')}")
+    return document
+
+
+def _foreign(url: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"what answers at {url} is no server of hotdelta", hint="write http://HOST:PORT, without a path"
+    )
 
 
 def _order(options: argparse.Namespace) -> dict[str, Any]:
@@ -109,11 +141,10 @@ def _token(path: Path | None) -> str:
         text = path.read_text() if path is not None else os.environ.get(TOKEN_VARIABLE, "")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    token = text.strip().rpartition(":")[2]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    token = lines[0].rpartition(":")[2] if lines else ""
     if not token or any(character.isspace() for character in token):
         raise ConfigurationError("there is no token", hint=f"give --token-file, or set {TOKEN_VARIABLE}")
+    if len(lines) > 1:
+        raise ConfigurationError(f"{path} holds {len(lines)} tokens", hint="give a file with yours alone")
     return token
-
-
-def _told(document: Any, name: str) -> object:
-    return document.get(name) if isinstance(document, dict) else document

@@ -55,5 +55,8 @@ ROWS_OUTPUT = "rows"
 RUN_OUTPUT = "run"
 SEQ_OUTPUT = "seq"
 
+# The attribute of a SavedModel's root that holds the served variables, in the order of the schema.
+VARIABLES_ATTRIBUTE = "hotdelta_variables"
+
 METADATA_FILE = "assets.extra/hotdelta.json"
 METADATA_VERSION = 1

@@ -30,7 +30,7 @@ ADMIN_ROUTES = {
     "POST /model/quarantine/release": 'take {"position": "3.17"} whatever its values are; needs a token',
 }
 
-Order = Callable[[], Node]
+Order = Callable[[], Node | None]
 
 
 def admin_router(model: ServedModel, tokens: AdminTokens) -> APIRouter:
@@ -90,7 +90,13 @@ class _Desk:
             )
             raise
         event(logger, logging.WARNING, "admin order", action=action, by=name, order=said, position=node)
-        return json_response({"action": action, "position": str(node), "by": name})
+        document = {
+            "action": action,
+            "position": str(node) if node else None,
+            "by": name,
+            "survives_restart": self._model.status().are_orders_kept,
+        }
+        return json_response(document)
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from hotdelta.errors import ConfigurationError
-from server.refusals import AdminOffError, UnauthorizedError
+from hotdelta.errors import AdminOffError, ConfigurationError, UnauthorizedError
 
 MIN_TOKEN_CHARACTERS = 16
 _LINE = re.compile(r"([A-Za-z0-9_.@-]{1,64}):(\S+)")
@@ -42,13 +41,19 @@ class AdminTokens:
     def name_of(self, authorization: str | None) -> str:
         """Raises AdminOffError when there are no tokens, UnauthorizedError when this is none of them."""
         if not self._tokens:
-            raise AdminOffError
+            raise AdminOffError(
+                "this server takes no orders: it has no tokens", hint="start it with --admin-token-file"
+            )
         given = authorization or ""
         candidate = given[len(_SCHEME) :].strip().encode() if given.lower().startswith(_SCHEME) else b""
         # Every token is compared, so that a match does not answer sooner.
         matches = [name for name, token in self._tokens.items() if hmac.compare_digest(token, candidate)]
         if not matches:
-            raise UnauthorizedError
+            known = " that is known here, and this one is not" if candidate else ""
+            raise UnauthorizedError(
+                f"an order needs a token{known}",
+                hint="send Authorization: Bearer TOKEN, with a token of the server's --admin-token-file",
+            )
         return matches[0]
 
 

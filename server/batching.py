@@ -8,6 +8,7 @@ put together, and one call is one position for all of them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hotdelta.errors import HotdeltaError, NotReadyError, PredictionError
-from server.refusals import DeadlineError, OverloadedError
+from hotdelta.errors import DeadlineError, HotdeltaError, NotReadyError, OverloadedError, PredictionError
 from server.served_model import Array, ServedVersion
+
+logger = logging.getLogger(__name__)
 
 Answer = tuple[Mapping[str, Array], ServedVersion]
 Predict = Callable[[str, Mapping[str, Array]], Answer]
@@ -151,10 +153,10 @@ class Batcher:
             return self._call_model(job.signature, job.feeds)
         except HotdeltaError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - the thread must live on, and the request must hear of it
-            failure = PredictionError(f"the prediction failed: {error!r}")
-            failure.__cause__ = error
-            return failure
+        except Exception as error:
+            # The edge of a prediction thread: whatever it is, the thread lives on and the request hears of it.
+            logger.exception("unexpected failure of a prediction thread")
+            return PredictionError(f"the prediction failed: {error!r}")
 
     def _answer_together(self, batch: Sequence[_Job]) -> list[Answer] | None:
         """None when it did not work: then each is asked alone, and only the one at fault fails."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import JsonFormatter, TextFormatter, event
+from hotdelta.sanity_limits import SanitySettings, describe_limits
 from server.settings import Settings, flag_name, parse, read_settings, variable_name
 
 EXIT_FAILED = 1
@@ -21,20 +22,27 @@ EXIT_USAGE = 2
 
 logger = logging.getLogger(__name__)
 
-_EPILOG = """\
+_EPILOG = f"""\
+limits for --sanity, with their defaults (max_abs of variables that are no tables: 1e+30):
+{describe_limits()}
+
 examples:
   # follow a trainer that writes to run/; what `exporter` puts into export/ is served
   server --export-dir export --checkpoint-dir run
 
   # ask it (any Content-Type), and ask it what it serves
-  curl -d '{"instances": [[1, 2, 3]]}' http://127.0.0.1:8000/predict
+  curl -d '{{"instances": [[1, 2, 3]]}}' http://127.0.0.1:8000/predict
   curl http://127.0.0.1:8000/model/version
 
   # read your own writes: wait up to a second for a position that the trainer has committed
-  curl -d '{"instances": [[1, 2, 3]], "min_position": "3.17", "wait_ms": 1000}' http://127.0.0.1:8000/predict
+  curl -d '{{"instances": [[1, 2, 3]], "min_position": "3.17", "wait_ms": 1000}}' http://127.0.0.1:8000/predict
 
-  # go back to a position and stay there; --admin-token-file tokens holds a line ops:TOKEN
-  curl -X POST -H "Authorization: Bearer $TOKEN" -d '{"position": "3.16"}' http://127.0.0.1:8000/model/rollback
+  # go back to a position and stay there, also after a restart; tokens holds a line ops:TOKEN
+  server --export-dir export --checkpoint-dir run --admin-token-file tokens --state-dir state
+  HOTDELTA_ADMIN_TOKEN=TOKEN hotdelta rollback http://127.0.0.1:8000 3.16
+
+  # quarantine updates of the table users with a value over 50, or that touch more than a tenth of it
+  server --export-dir export --checkpoint-dir run --sanity users:max_abs=50 --sanity users:max_touched_share=0.1
 
   # in a container, with log lines for machines
   HOTDELTA_LOG_FORMAT=json server --export-dir /data/export --checkpoint-dir /data/run --host 0.0.0.0
@@ -86,7 +94,10 @@ def _serve(settings: Settings) -> int:
             checkpoint_dir=settings.checkpoint_dir,
             poll_seconds=settings.poll_seconds,
             is_polling_only=settings.polling_only,
+            undo_bytes=settings.undo_bytes,
+            sanity=SanitySettings.changed_by(settings.sanity),
             pin=settings.pin,
+            state_dir=settings.state_dir,
             signing_key_file=settings.signing_key_file,
         ),
         after_swap=freeze,
@@ -112,7 +123,7 @@ def _add_flag(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
     if setting.default is MISSING:
         help_text = f"{setting.metadata['help']} (required)"
     else:
-        help_text = f"{setting.metadata['help']} (default: {setting.default})"
+        help_text = f"{setting.metadata['help']} (default: {_shown(setting.default)})"
     if setting.type == "bool":
         parser.add_argument(flag_name(setting), action="store_true", default=None, help=help_text)
         return
@@ -121,15 +132,20 @@ def _add_flag(parser: argparse.ArgumentParser, setting: Field[Any]) -> None:
         try:
             return parse(setting, text)
         except ConfigurationError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
+            raise argparse.ArgumentTypeError(str(error).removeprefix(f"{flag_name(setting)}: ")) from error
 
     parser.add_argument(
         flag_name(setting),
+        action="extend" if isinstance(setting.default, tuple) else "store",
         type=convert,
         choices=setting.metadata.get("choices"),
         metavar=setting.metadata.get("metavar") or _metavar(setting),
         help=f"{help_text} [{variable_name(setting)}]",
     )
+
+
+def _shown(default: object) -> str:
+    return "none" if default is None or default == () else str(default)
 
 
 def _metavar(setting: Field[Any]) -> str | None:

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotdelta import errors
-from server import refusals
 
 STATUS: dict[type[errors.HotdeltaError], int] = {
     errors.HotdeltaError: 500,
@@ -27,13 +26,13 @@ STATUS: dict[type[errors.HotdeltaError], int] = {
     errors.SanityError: 500,
     errors.NotReadyError: 503,
     errors.PredictionError: 500,
+    errors.OverloadedError: 503,
+    errors.DeadlineError: 504,
     errors.RequestError: 400,
-    refusals.AdminOffError: 403,
-    refusals.UnauthorizedError: 401,
-    refusals.BodyTooLargeError: 413,
-    refusals.PositionNotReachedError: 409,
-    refusals.OverloadedError: 503,
-    refusals.DeadlineError: 504,
+    errors.AdminOffError: 403,
+    errors.UnauthorizedError: 401,
+    errors.BodyTooLargeError: 413,
+    errors.PositionNotReachedError: 409,
 }
 
 RETRY_AFTER_SECONDS = 1
@@ -48,11 +47,11 @@ def error_response(error: errors.HotdeltaError) -> Response:
     status = status_of(type(error))
     document: dict[str, Any] = {"error": str(error)}
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
-    if isinstance(error, refusals.UnauthorizedError):
+    if isinstance(error, errors.UnauthorizedError):
         headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, refusals.PositionNotReachedError):
-        document["position"] = str(error.live) if error.live else None
-        headers["X-Model-Version"] = str(error.live) if error.live else ""
+    if isinstance(error, errors.PositionNotReachedError):
+        document["position"] = error.live
+        headers["X-Model-Version"] = error.live or ""
     return json_response(document, status=status, headers=headers)
 
 

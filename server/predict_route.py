@@ -8,14 +8,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from hotdelta.chain import Position
-from hotdelta.errors import HotdeltaError
+from hotdelta.errors import BodyTooLargeError, HotdeltaError, PositionNotReachedError
 from hotdelta.logs import event
 from server.batching import Batcher
 from server.error_responses import error_response, status_of
 from server.position_wait import PositionWait
 from server.predict_answer import write_answer
 from server.predict_request import PredictRequest, read_request
-from server.refusals import BodyTooLargeError, PositionNotReachedError
 from server.served_model import ServedModel
 from server.settings import Settings
 
@@ -50,26 +49,43 @@ class PredictRoute:
         outputs, version = await self._batcher.predict(asked.signature, asked.feeds)
         if asked.min_position is not None and version.position < asked.min_position:
             # It was served a moment ago: the model went back in between.
-            raise PositionNotReachedError(asked.min_position, version.position)
+            raise _not_reached(asked.min_position, version.position)
         content = write_answer(outputs, version, is_rows=asked.is_rows)
         headers = {VERSION_HEADER: str(version.position)}
         return Response(content, headers=headers, media_type="application/json")
 
     async def _reach(self, wanted: Position, asked: PredictRequest) -> None:
         if not await self._wait.until(wanted, asked.wait_ms / 1000):
-            raise PositionNotReachedError(wanted, self._wait.live_position())
+            raise _not_reached(wanted, self._wait.live_position())
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
     """The whole body, but never much more of it than is allowed. Raises BodyTooLargeError."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
-        raise BodyTooLargeError(max_bytes)
+        raise _too_large(max_bytes)
     chunks = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > max_bytes:
-            raise BodyTooLargeError(max_bytes)
+            raise _too_large(max_bytes)
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        f"the body is larger than {max_bytes} bytes",
+        max_bytes=max_bytes,
+        hint="send fewer rows, or raise --max-body-bytes",
+    )
+
+
+def _not_reached(wanted: Position, live: Position | None) -> PositionNotReachedError:
+    return PositionNotReachedError(
+        f"position {wanted} is not served yet, {live or 'no position'} is",
+        wanted=str(wanted),
+        live=str(live) if live else None,
+        hint="try again later, or give wait_ms",
+    )

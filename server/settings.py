@@ -9,6 +9,7 @@ from typing import Any
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.sanity_limits import LimitChange
 
 ENVIRONMENT_PREFIX = "HOTDELTA_"
 
@@ -76,9 +77,32 @@ class Settings:
     polling_only: bool = field(
         default=False, metadata=_about("do not rely on file-system events: for network file systems")
     )
+    undo_bytes: int = field(
+        default=256 * 2**20,
+        metadata=_about(
+            "memory for what recent updates overwrote: a rollback within it is as fast as an update",
+            bounds=(0, 2**40),
+        ),
+    )
+    sanity: tuple[LimitChange, ...] = field(
+        default=(),
+        metadata=_about(
+            "what an update may look like, for all tables or one variable; what breaks a limit is quarantined. "
+            "May be given again; limits and defaults are listed below",
+            metavar="[KEY:]NAME=VALUE",
+        ),
+    )
     pin: Position | None = field(
         default=None,
         metadata=_about("serve exactly this position until resumed, for example 3.17", metavar="POSITION"),
+    )
+    state_dir: Path | None = field(
+        default=None,
+        metadata=_about(
+            "keeps rollbacks, pins and releases over a restart, one directory for each server. Without it a "
+            "restarted server follows again, also over what was rolled back",
+            metavar="DIR",
+        ),
     )
     admin_token_file: Path | None = field(
         default=None,
@@ -104,10 +128,10 @@ class Settings:
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
     """Flags win over the environment, the environment over defaults. Raises ConfigurationError."""
-    values = {}
+    values: dict[str, Any] = {}
     for setting in fields(Settings):
-        if flags.get(setting.name) is not None:
-            values[setting.name] = flags[setting.name]
+        if (given := flags.get(setting.name)) is not None:
+            values[setting.name] = tuple(given) if isinstance(given, list) else given
         elif text := environment.get(variable_name(setting)):
             values[setting.name] = parse(setting, text)
         elif setting.default is MISSING:
@@ -132,6 +156,8 @@ def parse(setting: Field[Any], text: str) -> Any:
             return Path(text)
         case "Position | None":
             return _position(setting, text)
+        case "tuple[LimitChange, ...]":
+            return _limits(setting, text)
         case "int":
             return _number(setting, text, int)
         case "float":
@@ -154,6 +180,13 @@ def _position(setting: Field[Any], text: str) -> Position:
     try:
         return Position.parse(text)
     except ManifestError as error:
+        raise ConfigurationError(f"{flag_name(setting)}: {error.message}", hint=error.hint) from error
+
+
+def _limits(setting: Field[Any], text: str) -> tuple[LimitChange, ...]:
+    try:
+        return tuple(LimitChange.parse(part) for part in text.split(",") if part.strip())
+    except ConfigurationError as error:
         raise ConfigurationError(f"{flag_name(setting)}: {error.message}", hint=error.hint) from error
 
 

@@ -23,10 +23,11 @@ def version_document(status: LoaderStatus) -> dict[str, Any]:
         "newest_on_disk": _text(status.newest_on_disk),
         "seconds_behind": round(status.seconds_behind, 3),
         "update_state": str(status.state),
+        "reason": status.reason or None,
         "pinned": _text(status.pinned),
+        "orders_survive_restart": status.are_orders_kept,
         "commits_behind": status.commits_behind,
         "undo": {"deltas": status.undo_depth, "bytes": status.undo_bytes},
-        "reason": status.reason or None,
         "is_ready": status.is_ready,
         "updates": status.updates,
         "last_update": _last_update(status.last_lag) if status.last_lag else None,
@@ -82,9 +83,13 @@ def _text(value: object | None) -> str | None:
 
 
 def _time(seconds: float | None) -> str | None:
-    return (
-        None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    )
+    if seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        # A manifest may say any time, and a trainer may take milliseconds for seconds.
+        return None
 
 
 def _span_ms(start: float | None, end: float | None) -> float | None:

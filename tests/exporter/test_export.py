@@ -22,8 +22,9 @@ from hotdelta import signatures as contract
 from hotdelta.chain.identity import decode_identity
 from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner, directory_of
+from hotdelta.chain.scan import Scanner
 from hotdelta.chain.schema import Schema
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, ModelMismatchError
 from hotdelta.keras.structure import model_variables
 from hotdelta.train import DeltaWriter

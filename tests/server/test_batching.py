@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotdelta.errors import NotReadyError, PredictionError, RequestError
+from hotdelta.errors import DeadlineError, NotReadyError, OverloadedError, PredictionError, RequestError
 from server.batching import Answer, Batcher
-from server.refusals import DeadlineError, OverloadedError
 from tests.server.fake_model import FakeModel
 
 

@@ -28,7 +28,7 @@ def test_help_teaches_every_flag_and_its_variable() -> None:
     shown = server("--help")
 
     assert shown.returncode == 0
-    for text in ("--checkpoint-dir", "HOTDELTA_MAX_BATCH_SIZE", "curl -d", "Exit codes"):
+    for text in ("--checkpoint-dir", "HOTDELTA_MAX_BATCH_SIZE", "curl -d", "max_abs=1e+06", "Exit codes"):
         assert text in shown.stdout
 
 
@@ -54,6 +54,7 @@ def test_a_port_that_is_taken_is_said_at_once() -> None:
         ([*DIRECTORIES, "--port", "99999"], {}, "--port is 99999"),
         ([*DIRECTORIES, "--port", "http"], {}, "not a whole number"),
         (DIRECTORIES, {"HOTDELTA_MAX_QUEUE": "0"}, "--max-queue is 0"),
+        ([*DIRECTORIES, "--sanity", "max_abs=1", "--sanity", "users:max=1"], {}, "there is no limit 'max'"),
         ([*DIRECTORIES, "--export-dir", __file__], {}, "which is not a directory"),
     ],
 )

@@ -5,10 +5,8 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from hotdelta.chain import Position
-from hotdelta.errors import HotdeltaError, NotReadyError, RequestError
+from hotdelta.errors import HotdeltaError, NotReadyError, PositionNotReachedError, RequestError
 from server.error_responses import STATUS, error_response, status_of
-from server.refusals import PositionNotReachedError
 
 
 def every_error(root: type[HotdeltaError] = HotdeltaError) -> Iterator[type[HotdeltaError]]:
@@ -49,7 +47,7 @@ def test_an_error_says_what_is_wrong_and_what_to_do() -> None:
 
 
 def test_a_position_that_is_not_reached_tells_the_one_that_is() -> None:
-    response = error_response(PositionNotReachedError(Position(3, 17), Position(3, 16)))
+    response = error_response(PositionNotReachedError("not yet", wanted="3.17", live="3.16"))
 
     assert (response.status_code, response.headers["X-Model-Version"]) == (409, "3.16")
     assert orjson.loads(bytes(response.body))["position"] == "3.16"

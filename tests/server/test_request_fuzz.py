@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from hotdelta.errors import RequestError
 from server.predict_request import PredictRequest, read_request
 from tests.server.fake_model import SIGNATURES
 
+MOST_BYTES_PER_BYTE = 50
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()
@@ -69,3 +72,29 @@ def test_deep_and_hostile_documents() -> None:
         b'{"instances": [{"b64": "' + b"A" * 100_000 + b'"}]}',
     ):
         read(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"instances": [' + b"1," * 300_000 + b"1]}",
+        b'{"instances": [' + b"[]," * 200_000 + b"[]]}",
+        b'{"instances": [' + b"{}," * 200_000 + b"{}]}",
+        b'{"inputs": {"ids": ' + b"[" * 1000 + b"0," * 200_000 + b"0" + b"]" * 1000 + b"}}",
+        b'{"inputs": {' + b",".join(b'"%d": [1]' % number for number in range(50_000)) + b"}}",
+        b'{"instances": [' + b",".join([b'{"b64": "QUFB"}'] * 40_000) + b"]}",
+        b'{"instances": [{"b64": "' + b"A" * 600_000 + b'"}]}',
+        b'{"min_position": "' + b"9" * 600_000 + b'"}',
+    ],
+    ids=["numbers", "lists", "objects", "deep", "names", "bytes", "long", "position"],
+)
+def test_a_request_takes_memory_in_proportion_to_its_size(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        read(body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_BYTES_PER_BYTE * len(body), (
+        f"{peak / len(body):.0f} bytes for each byte of the request"
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.sanity_limits import LimitChange
 from server.settings import Settings, read_settings
 
 DIRECTORIES = {"export_dir": Path("export"), "checkpoint_dir": Path("run")}
@@ -40,6 +41,8 @@ def test_a_missing_directory_names_flag_and_variable() -> None:
         ("HOTDELTA_REQUEST_TIMEOUT_SECONDS", "nan", "--request-timeout-seconds is nan"),
         ("HOTDELTA_POLLING_ONLY", "maybe", "write true or false"),
         ("HOTDELTA_LOG_FORMAT", "xml", "write text or json"),
+        ("HOTDELTA_SANITY", "max_abs=5,max=1", "--sanity: there is no limit 'max'"),
+        ("HOTDELTA_UNDO_BYTES", "-1", "--undo-bytes is -1"),
     ],
 )
 def test_a_value_out_of_bounds_is_refused(variable: str, text: str, problem: str) -> None:
@@ -55,6 +58,15 @@ def test_a_file_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="not a directory"):
         read_settings({**DIRECTORIES, "export_dir": file}, {})
+
+
+def test_sanity_limits_come_from_flags_or_from_one_variable() -> None:
+    variables = {"HOTDELTA_SANITY": "max_abs=5, users:max_deleted_share=0.1"}
+    limits = (LimitChange("", "max_abs", 5.0), LimitChange("users", "max_deleted_share", 0.1))
+
+    assert read_settings(DIRECTORIES, variables).sanity == limits
+    assert read_settings({**DIRECTORIES, "sanity": [limits[1]]}, variables).sanity == limits[1:]
+    assert read_settings(DIRECTORIES, {}).sanity == ()
 
 
 def test_every_setting_is_documented_and_every_number_is_bounded() -> None:
