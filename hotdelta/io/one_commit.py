@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import HighestStep, Kind, Manifest
 from hotdelta.chain.position import Node
 from hotdelta.io.model_state import HeldVariable
-from hotdelta.io.saved_state import PARAMETERS_MEMBER
 from hotdelta.io.served_part import ServedPart
 from hotdelta.train.delta_files import SHARD_ROLES, shard_of, state_tensors
 from hotdelta.train.row_values import Array
@@ -66,9 +64,8 @@ def _write(directory: Path, save: Save, disk: Disk) -> PreparedBundle:
 
 def _about(save: Save) -> Mapping[str, Array]:
     """What a save holds beside the variables: its identity, what a trainer resumes with, and the classes."""
-    document = json.loads(TrainerState(step=save.step).to_json())
-    document[PARAMETERS_MEMBER] = [held.key for held in save.variables if held.info.is_parameter]
-    trainer_state = np.frombuffer(json.dumps(document).encode(), np.uint8)
+    parameters = tuple(held.key for held in save.variables if held.info.is_parameter)
+    trainer_state = np.frombuffer(TrainerState(step=save.step, parameters=parameters).to_json(), np.uint8)
     return {**state_tensors(save.node, None, save.step), names.TRAINER_STATE_TENSOR: trainer_state}
 
 

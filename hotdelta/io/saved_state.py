@@ -17,12 +17,11 @@ import numpy.typing as npt
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleEntry, BundleReader
 from hotdelta.chain.manifest import Manifest
-from hotdelta.chain.scan import directory_of
 from hotdelta.chain.slice_key import is_slice_key
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ManifestError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 
-PARAMETERS_MEMBER = "parameters"
 _OWN_TENSORS = {names.IDENTITY_TENSOR, names.STEP_TENSOR, names.TRAINER_STATE_TENSOR}
 _SLOT_PREFIXES = ("optimizer/", "slots/")
 _IN_ORDER_OF_IDS = "div"
@@ -73,8 +72,9 @@ class SavedState:
     def hold(self) -> None:
         """Open every file now: what is read later does not depend on its name being there."""
         for reader in self._readers:
-            for name in reader.entries:
-                reader.map_bytes(name)
+            for name, entry in reader.entries.items():
+                if not entry.is_sliced:
+                    reader.map_bytes(name)
 
     def _find_entries(self) -> dict[str, BundleEntry]:
         """Shape and dtype of each variable that the newest link knows, from the link that holds all of it.
@@ -118,15 +118,15 @@ class SavedState:
         return max(owners, key=len) + names.IDS_SUFFIX
 
     def _find_parameters(self, entries: Mapping[str, BundleEntry]) -> set[str]:
-        """As the save says; a chain does not say it, and there parameters are the tables and what has a slot."""
+        """As the save or the trainer says. TF1 trainers do not: there they are the tables and what has a slot."""
         reader = self._readers[-1]
         if names.TRAINER_STATE_TENSOR in reader.entries:
             try:
                 document = json.loads(reader.read(names.TRAINER_STATE_TENSOR).tobytes())
             except ValueError as error:
                 raise ManifestError(f"trainer state cannot be read: {error}") from error
-            if PARAMETERS_MEMBER in document:
-                return set(document[PARAMETERS_MEMBER])
+            if names.PARAMETERS_MEMBER in document:
+                return set(document[names.PARAMETERS_MEMBER])
         return {_slot_owner(key, entries) for key in entries} | set(self.newest.tables)
 
     def _describe(self, key: str, entry: BundleEntry, parameters: set[str]) -> VariableInfo:

@@ -14,7 +14,8 @@ from hotdelta.chain.lock import TrainerLock, claim_run
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.position import Node, Position, new_state_id
 from hotdelta.chain.retention import sweep
-from hotdelta.chain.scan import Listing, Scanner, directory_of
+from hotdelta.chain.scan import Listing, Scanner
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
 from hotdelta.io.one_commit import Save, commit_save

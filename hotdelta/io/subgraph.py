@@ -13,7 +13,7 @@ class Subgraph:
 
     def __init__(self, whole: Any, targets: Sequence[str]) -> None:
         self._fetches = {name: _computed(whole.structured_outputs[name]) for name in targets}
-        operations = _needed_operations(self._fetches.values())
+        operations = needed_operations(self._fetches.values())
         specs = tf.nest.flatten(whole.structured_input_signature)
         inputs = {spec.name: tensor for spec, tensor in zip(specs, whole.inputs, strict=False)}
         self._inputs = {name: tensor for name, tensor in inputs.items() if tensor.op in operations}
@@ -47,7 +47,7 @@ def _computed(output: tf.Tensor) -> tf.Tensor:
     return output
 
 
-def _needed_operations(tensors: Iterable[tf.Tensor]) -> set[Any]:
+def needed_operations(tensors: Iterable[tf.Tensor]) -> set[Any]:
     """Those that compute the tensors, and the placeholders that these start from."""
     needed: set[Any] = set()
     queue = [tensor.op for tensor in tensors]

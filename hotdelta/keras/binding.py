@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 
 from hotdelta.chain.manifest import Kind
-from hotdelta.chain.scan import directory_of
 from hotdelta.chain.schema import Schema
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.row_wise import RowWise
 from hotdelta.keras.serving_graph import trace_keras_model
@@ -81,7 +81,14 @@ def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
     )
     schema, publish = _trace(model, key_of, table_keys, options)
     slots, rest = optimizer_variables(model.optimizer, key_of)
-    variables = assemble(keyed, table_keys=table_keys, slots=slots, training_only=rest, schema=schema)
+    variables = assemble(
+        keyed,
+        table_keys=table_keys,
+        slots=slots,
+        training_only=rest,
+        schema=schema,
+        parameters=[key_of[id(raw(variable))] for variable in model.trainable_variables],
+    )
     recorders = choose_recorders(
         variables.tables, wanted=options.tracking or {}, refusal=_why_not_recorded(model.optimizer)
     )

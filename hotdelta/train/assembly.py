@@ -12,7 +12,7 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.sharded import ShardedTouchedRows, is_sharded
+from hotdelta.train.sharded import ShardedTouchedRows, is_remote, is_sharded, is_trainable
 from hotdelta.train.touched import AnyTouchedRows, TouchedRows
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table, serving_schema
 
@@ -33,8 +33,12 @@ def assemble(
     slots: Iterable[SlotVariable] = (),
     training_only: Iterable[KeyedVariable] = (),
     schema: Schema | None = None,
+    parameters: Collection[str] | None = None,
 ) -> ModelVariables:
-    """`keyed` are the model's own variables. Without a schema all of them are served."""
+    """`keyed` are the model's own variables. Without a schema all of them are served.
+
+    `parameters`: the keys of what is trained; None: what TensorFlow calls trainable.
+    """
     served = None if schema is None else {variable.key for variable in schema.variables}
     key_of = {id(item.variable): item.key for item in keyed}
     slots_of: dict[str, list[RowVariable]] = {key: [] for key in table_keys}
@@ -55,9 +59,10 @@ def assemble(
         for item in keyed
         if item.key in table_keys
     )
-    return ModelVariables(
-        tables, tuple(others), schema or serving_schema([*(t.values for t in tables), *others])
-    )
+    if parameters is None:
+        parameters = [item.key for item in keyed if is_trainable(item.variable)]
+    schema = schema or serving_schema([*(table.values for table in tables), *others])
+    return ModelVariables(tables, tuple(others), schema, frozenset(parameters))
 
 
 def find_table_keys(
@@ -111,7 +116,7 @@ def choose_recorders(
 
 def _recorder(table: Table) -> AnyTouchedRows:
     name = table.key.replace("/", "_")
-    if is_sharded(table.values.variable):
+    if is_sharded(table.values.variable) or is_remote(table.values.variable):
         return ShardedTouchedRows(table.values.variable, name=name)
     return TouchedRows(table.rows, name=name)
 

@@ -16,8 +16,9 @@ from hotdelta.chain.lock import TrainerLock, claim_run
 from hotdelta.chain.manifest import HighestStep, Kind, Manifest, TableRecord
 from hotdelta.chain.position import Node, Position, new_state_id
 from hotdelta.chain.retention import delete, expired, sweep
-from hotdelta.chain.scan import Listing, Scanner, directory_of
+from hotdelta.chain.scan import Listing, Scanner
 from hotdelta.chain.signing import SigningKey
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import CommitError
 from hotdelta.logs import event
 from hotdelta.train.cut import Cut
@@ -129,16 +130,48 @@ class ChainWriter:
         tables: Mapping[str, TableRecord],
     ) -> Manifest:
         """Raises CommitError; then nothing of it is visible and the tip is what it was."""
+        directory = directory_of(self.run_dir, Kind.DELTA)
+        parent, prefix, base = self._place_delta(cut, link)
+        prepared = write_delta(
+            directory, prefix, cut, others=others, node=link.node, parent=parent, disk=self.disk
+        )
+        return self._commit_delta(prepared, cut, link, base=base, schema=schema, tables=tables)
+
+    def commit_prepared_delta(
+        self,
+        prepared: PreparedBundle,
+        cut: Cut,
+        link: Link,
+        *,
+        schema: str,
+        tables: Mapping[str, TableRecord],
+    ) -> Manifest:
+        """Commit a delta that others wrote, under the name of its step. Raises CommitError as `commit_delta`."""
+        _, prefix, base = self._place_delta(cut, link)
+        return self._commit_delta(
+            prepared.renamed(prefix), cut, link, base=base, schema=schema, tables=tables
+        )
+
+    def _place_delta(self, cut: Cut, link: Link) -> tuple[Node, str, Position | None]:
+        """What a delta follows, what it is called, and the newest full before it."""
         if link.parent is None:
             raise CommitError("a delta needs a full to follow", path=self.run_dir)
-        directory = directory_of(self.run_dir, Kind.DELTA)
         with self._guard_tip:
             is_fresh, base = cut.step > self._highest.delta, self._base
             self._highest = replace(self._highest, delta=max(self._highest.delta, cut.step))
         prefix = names.delta_prefix(cut.step, link.node.position, is_step_fresh=is_fresh)
-        prepared = write_delta(
-            directory, prefix, cut, others=others, node=link.node, parent=link.parent, disk=self.disk
-        )
+        return link.parent, prefix, base
+
+    def _commit_delta(
+        self,
+        prepared: PreparedBundle,
+        cut: Cut,
+        link: Link,
+        *,
+        base: Position | None,
+        schema: str,
+        tables: Mapping[str, TableRecord],
+    ) -> Manifest:
         manifest = self._manifest(Kind.DELTA, prepared, cut, link, base=base, schema=schema, tables=tables)
         with self._guard_directory:
             commit(prepared, manifest, disk=self.disk)

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotdelta.train.row_values import Array, Ids
+from hotdelta.train.server_rows import ServerRows
 from hotdelta.train.variables import RowVariable
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Changed rows of one row variable. A slot that changed in the same rows as its table shares the table's ids."""
+    """Changed rows of one row variable. A slot that changed in the same rows as its table shares the table's ids.
+
+    Rows that parameter servers are to write stay on the servers.
+    """
 
     variable: RowVariable
     ids: Ids
-    rows: Array
+    rows: Array | ServerRows
     shares_ids_of: str | None = None
 
 

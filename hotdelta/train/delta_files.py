@@ -9,11 +9,15 @@ import numpy as np
 
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleWriter, PreparedBundle, TensorLayout
+from hotdelta.chain.bundle_parts import discard_parts
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.identity import encode_identity
 from hotdelta.chain.position import Node
 from hotdelta.train.cut import Cut
 from hotdelta.train.row_values import Array
+from hotdelta.train.server_delta import merge_server_parts, rows_on_servers
+from hotdelta.train.server_parts import plan_parts, unused_stem
+from hotdelta.train.server_rows import ServerRows
 from hotdelta.train.variables import OtherVariable
 
 SHARD_ROLES = (names.ROLE_SERVING, names.ROLE_TRAINING)
@@ -35,6 +39,21 @@ def write_delta(
 ) -> PreparedBundle:
     """Raises CommitError when the disk does not take it; then nothing is left behind."""
     tensors = dict(_tensors(cut, others, node, parent))
+    on_servers = rows_on_servers(cut.blocks)
+    if not on_servers:
+        return _write(directory, prefix, tensors, disk)
+    stem = unused_stem(prefix)
+    try:
+        own = _write(directory, f"{stem}.own", tensors, disk)
+        return merge_server_parts(own, prefix, plan_parts(directory, stem, on_servers), disk=disk)
+    except BaseException:
+        discard_parts(directory, stem, disk=disk)
+        raise
+
+
+def _write(
+    directory: Path, prefix: str, tensors: Mapping[str, tuple[str, Array]], disk: Disk
+) -> PreparedBundle:
     layouts = [
         TensorLayout(name, array.dtype.name, array.shape, shard_of(role))
         for name, (role, array) in tensors.items()
@@ -64,7 +83,11 @@ def _tensors(
         item = block.variable
         if block.shares_ids_of is None:
             yield item.key + names.IDS_SUFFIX, (item.role, block.ids)
-        yield item.key + names.ROWS_SUFFIX, (item.role, block.rows)
+        if not isinstance(block.rows, ServerRows):
+            yield item.key + names.ROWS_SUFFIX, (item.role, block.rows)
+        elif not block.rows.parts:
+            nothing = np.empty((0, *item.shape[1:]), item.variable.dtype.as_numpy_dtype)
+            yield item.key + names.ROWS_SUFFIX, (item.role, nothing)
     for other in others:
         yield (
             other.key + names.VALUE_SUFFIX,

@@ -3,6 +3,7 @@
 Chunks are copied while rows change under them, so what is copied first is a blur. Every cut that is taken meanwhile is
 written over it, in order; a row that changed after its chunk was copied is in one of those cuts, the last of which
 (the closing cut) is the position of the full. After the last one the file equals the trainer at that cut, bit for bit.
+Tables whose rows parameter servers write are copied by them (server_full); all else is copied here.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from hotdelta.chain.position import Node
 from hotdelta.errors import CommitError
 from hotdelta.train.cut import Cut
 from hotdelta.train.delta_files import SHARD_ROLES, shard_of, state_tensors
-from hotdelta.train.row_values import Array
+from hotdelta.train.row_values import Array, Ids
+from hotdelta.train.server_full import ServerCopy, shard_to_write
+from hotdelta.train.server_parts import unused_stem
+from hotdelta.train.server_rows import ServerRows
 from hotdelta.train.tracking import TableTracker
 from hotdelta.train.variables import ModelVariables, RowVariable
 
@@ -38,15 +42,26 @@ class FullBuilder:
     """
 
     def __init__(
-        self, directory: Path, prefix: str, *, variables: ModelVariables, trainer_state_bytes: int, disk: Disk
+        self,
+        directory: Path,
+        prefix: str,
+        *,
+        variables: ModelVariables,
+        on_servers: frozenset[str] = frozenset(),
+        trainer_state_bytes: int,
+        disk: Disk,
     ) -> None:
+        """`on_servers`: keys of the row variables that parameter servers write."""
         self.prefix = prefix
-        self._variables = variables
+        self._on_servers = on_servers
         self._state_room = trainer_state_bytes * 2 + TRAINER_STATE_ROOM_BYTES
         self._overlays: deque[Cut] = deque()
         self._is_abandoned = threading.Event()
-        layouts = list(_layouts(variables, self._state_room))
-        self._writer = BundleWriter(directory, prefix, layouts, shard_roles=SHARD_ROLES, disk=disk)
+        stem = unused_stem(prefix) if on_servers else prefix
+        self._server_copy = ServerCopy(directory, stem, disk=disk)
+        layouts = [item for item in _layouts(variables, self._state_room) if item.name not in on_servers]
+        own_prefix = f"{stem}.own" if on_servers else prefix
+        self._writer = BundleWriter(directory, own_prefix, layouts, shard_roles=SHARD_ROLES, disk=disk)
 
     def overlay(self, cut: Cut) -> None:
         self._overlays.append(cut)
@@ -58,12 +73,25 @@ class FullBuilder:
     def discard(self) -> None:
         """Remove the files. Not while another thread is copying or finishing."""
         self._writer.abandon()
+        if self._on_servers:
+            self._server_copy.discard()
 
     def copy(self, trackers: Mapping[str, TableTracker]) -> None:
         """Copy every row once, writing the cuts that arrive meanwhile over what is copied already."""
+        if self._on_servers:
+            self._copy_on_servers(trackers)
         for tracker in trackers.values():
             for item in tracker.table.row_variables:
-                self._copy_one(tracker, item)
+                if item.key not in self._on_servers:
+                    self._copy_one(tracker, item)
+
+    def _copy_on_servers(self, trackers: Mapping[str, TableTracker]) -> None:
+        self._server_copy.write(
+            shard_to_write(item, shard)
+            for tracker in trackers.values()
+            for item in tracker.table.row_variables
+            for shard in tracker.shards_on_servers(item)
+        )
 
     def _copy_one(self, tracker: TableTracker, item: RowVariable) -> None:
         for first, count in _chunks(item):
@@ -78,12 +106,16 @@ class FullBuilder:
     ) -> PreparedBundle:
         """Write what is left of the closing cut and make the files durable. `values` are as of that cut."""
         self._write_overlays()
+        if self._on_servers and parent is None:
+            # There is no delta of this cut from which its rows could have come.
+            self._server_copy.patch_from_servers(closing.blocks)
         for key, value in values.items():
             self._writer.write(key, value)
         for name, value in state_tensors(node, parent, closing.step).items():
             self._writer.write(name, value)
         self._writer.write(names.TRAINER_STATE_TENSOR, self._padded(closing.trainer_state))
-        return self._writer.finish()
+        own = self._writer.finish()
+        return self._server_copy.finish(own, self.prefix) if self._on_servers else own
 
     def _padded(self, trainer_state: bytes) -> Array:
         """JSON may end in blanks, and its length was not known when the layout was fixed."""
@@ -97,8 +129,15 @@ class FullBuilder:
         while self._overlays:
             cut = self._overlays.popleft()
             for block in cut.blocks:
-                if len(block.ids):
-                    self._writer.patch_rows(block.variable.key, block.ids, block.rows)
+                # What is still on servers comes once more, when it is in a file.
+                if len(block.ids) and not isinstance(block.rows, ServerRows):
+                    self._patch(block.variable.key, block.ids, block.rows)
+
+    def _patch(self, key: str, ids: Ids, rows: Array) -> None:
+        if key in self._on_servers:
+            self._server_copy.patch_rows(key, ids, rows)
+        else:
+            self._writer.patch_rows(key, ids, rows)
 
 
 def _chunks(item: RowVariable) -> Iterator[tuple[int, int]]:

@@ -48,6 +48,7 @@ class FullSave:
             run_dir,
             IN_PROGRESS_PREFIX,
             variables=trackers.variables,
+            on_servers=trackers.keys_on_servers(),
             trainer_state_bytes=trainer_state_bytes,
             disk=disk,
         )
@@ -77,7 +78,7 @@ class FullSave:
         self.is_closing = is_closing
 
     def overlay_again(self, cut: Cut) -> None:
-        """The last cut with rows that were found missing in it; on the delta-writer thread, before its commit."""
+        """The last cut with rows that were missing in it; on the delta-writer thread, before the full is closed."""
         self._builder.overlay(cut)
 
     def close(
@@ -86,6 +87,8 @@ class FullSave:
         """Finish and commit in the background; `values` are the other variables as of the closing cut."""
 
         def finish() -> None:
+            if self.error is not None:
+                return
             try:
                 commit(self._builder.finish(values=values, closing=cut, node=link.node, parent=link.parent))
             except CommitError as error:
@@ -99,6 +102,10 @@ class FullSave:
         self.error = error
         self._builder.discard()
         self._done.set()
+
+    def fail_later(self, error: CommitError) -> None:
+        """From a thread that does not know whether rows are being copied: after that, on the thread that copies."""
+        self._worker.submit(lambda: self.fail(error))
 
     def drop(self) -> None:
         """Give it up, unless it is being closed already; then wait for that."""

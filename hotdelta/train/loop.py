@@ -11,25 +11,22 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.chain.manifest import Kind
 from hotdelta.chain.position import Position
-from hotdelta.chain.scan import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.assembly import assemble, choose_recorders, find_table_keys
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.job import Job
-from hotdelta.train.module_keys import module_resources, module_variables
+from hotdelta.train.loop_model import (
+    built_optimizer_state,
+    given_slots,
+    keyed_variables,
+    serving_graph,
+)
 from hotdelta.train.optimizer_slots import (
-    KeyedVariable,
-    SlotVariable,
     can_record_rows,
     innermost,
-    raw,
 )
-from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
-from hotdelta.train.serving_files import save_serving_graph
-from hotdelta.train.serving_module import trace_module
-from hotdelta.train.shard_slots import optimizer_state
+from hotdelta.train.server_probe import tables_for_servers
 from hotdelta.train.sharded import ShardedTouchedRows
 from hotdelta.train.termination import TerminationSignal
 from hotdelta.train.touched import AnyTouchedRows
@@ -60,6 +57,7 @@ class DeltaWriter:
         options: WriterOptions | None = None,
         resume: bool = True,
         job: Job | None = None,
+        rows_written_by: str = "servers",
     ) -> None:
         """Takes the directory and resumes at once; `resumed` says where.
 
@@ -71,14 +69,18 @@ class DeltaWriter:
         model, with variables of the same keys and shapes: one that is served from one machine when `model` has
         tables that are sharded over parameter servers. Its values do not matter.
         `job`: this is trainer 0 of a job; the others have a TrainerProgress each.
+        `rows_written_by`: rows on parameter servers are written to the directory by the "servers", which must see it,
+        or by the "coordinator", which fetches them all.
         """
         run_dir, options = settle(checkpoint_dir, options or WriterOptions())
-        keyed = _keyed_variables(model)
+        keyed = keyed_variables(model)
         key_of = {id(item.variable): item.key for item in keyed}
         table_keys = find_table_keys(tables, key_of)
-        found_slots, rest = _optimizer_state(optimizer, keyed)
-        found_slots.extend(_given_slots(slots or {}, keyed))
-        schema, publish = _serving_graph(keyed, _serving_model(model, serving_model), signatures, table_keys)
+        found_slots, rest = built_optimizer_state(optimizer, keyed)
+        found_slots.extend(given_slots(slots or {}, keyed))
+        schema, publish = serving_graph(
+            keyed, model if serving_model is None else serving_model, signatures, table_keys
+        )
         variables = assemble(
             keyed, table_keys=table_keys, slots=found_slots, training_only=rest, schema=schema
         )
@@ -98,7 +100,11 @@ class DeltaWriter:
                     _record(self._optimizer, table, recorders.touched[table.key])
         self._trainer = ChainTrainer(run_dir, options=options, publish=publish, job=job)
         self.resumed: Resumed | None = self._trainer.start(
-            variables, touched=recorders.touched, demanded=recorders.demanded, is_resuming=resume
+            variables,
+            touched=recorders.touched,
+            demanded=recorders.demanded,
+            on_servers=tables_for_servers(variables, rows_written_by),
+            is_resuming=resume,
         )
         for table in variables.tables:
             if table.key in recorders.reasons:
@@ -189,24 +195,6 @@ class DeltaWriter:
         self._checked.update(graphs)
 
 
-def _keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
-    if isinstance(model, Mapping):
-        return [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
-    return [KeyedVariable(key, raw(variable)) for key, variable in sorted(module_variables(model).items())]
-
-
-def _optimizer_state(
-    optimizer: Any, keyed: list[KeyedVariable]
-) -> tuple[list[SlotVariable], list[KeyedVariable]]:
-    if optimizer is None:
-        return [], []
-    if not optimizer.built:
-        raise ConfigurationError(
-            "the optimizer has no variables yet", hint="call optimizer.build(trainable_variables) first"
-        )
-    return optimizer_state(optimizer, keyed)
-
-
 def _record(optimizer: Any, table: Table, touched: AnyTouchedRows) -> None:
     if isinstance(touched, ShardedTouchedRows):
         for shard, part in zip(touched.shards, touched.parts, strict=True):
@@ -217,42 +205,3 @@ def _record(optimizer: Any, table: Table, touched: AnyTouchedRows) -> None:
 
 def _stateful_operations(graph: tf.Graph) -> list[tf.Operation]:
     return [operation for operation in graph.get_operations() if operation.op_def.is_stateful]
-
-
-def _given_slots(
-    slots: Mapping[str, Mapping[str, tf.Variable]], keyed: list[KeyedVariable]
-) -> list[SlotVariable]:
-    variables = {item.key: item.variable for item in keyed}
-    unknown = sorted(set(slots) - set(variables))
-    if unknown:
-        raise ConfigurationError(f"slots are given for {unknown[0]!r}, which is not a variable of the model")
-    return [
-        SlotVariable(f"slots/{name}/{key}", raw(variable), variables[key])
-        for key, named in slots.items()
-        for name, variable in named.items()
-    ]
-
-
-def _serving_model(model: Any, serving_model: Any) -> Any:
-    return model if serving_model is None else serving_model
-
-
-def _serving_graph(
-    keyed: list[KeyedVariable],
-    served: tf.Module | Mapping[str, tf.Variable],
-    signatures: Mapping[str, Any] | None,
-    table_keys: set[str],
-) -> tuple[Any, Callable[[Path], None]]:
-    if not signatures:
-        return None, lambda _run_dir: None
-    served_keyed = _keyed_variables(served)
-    refuse_served_shards(served_keyed)
-    refuse_other_shapes(served_keyed, keyed)
-    resources = module_resources(served) if isinstance(served, tf.Module) else ()
-    key_of = {id(item.variable): item.key for item in served_keyed}
-    module, schema = trace_module(signatures, keys=key_of, tables=table_keys, resources=resources)
-
-    def publish(run_dir: Path) -> None:
-        save_serving_graph(directory_of(run_dir, Kind.DELTA), module, schema)
-
-    return schema, publish

@@ -1,6 +1,6 @@
-"""Finding the newest position from which training can go on, checking that the model fits it, and loading it.
+"""Finding the newest position from which training can go on, and checking that the model fits it.
 
-Nothing on disk is changed here, and no variable is changed before everything is checked.
+Nothing is changed here, neither on disk nor in the model.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from hotdelta.chain.bundle import BundleReader
 from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.position import Node
-from hotdelta.chain.scan import Listing, directory_of, verify
+from hotdelta.chain.scan import Listing
+from hotdelta.chain.signing import trusted_listing
 from hotdelta.chain.slice_key import is_slice_key
+from hotdelta.chain.verification import directory_of, verify
 from hotdelta.errors import ChainError, DamagedError, ModelMismatchError
-from hotdelta.train.row_values import Array, write_whole
+from hotdelta.train.row_values import Array
 from hotdelta.train.trainer_state import TrainerState
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table
 
@@ -52,8 +54,9 @@ class ResumePoint:
 def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
     """The newest position whose files are all as their manifests say. None when nothing was ever committed.
 
-    Raises ChainError when something was and none of it can be used.
+    Raises ChainError when something was and none of it can be used. With a signing key only what it signed is.
     """
+    listing = trusted_listing(run_dir, listing)
     problems: list[ChainError] = []
     broken: set[tuple[Kind, str]] = set()
     while True:
@@ -204,15 +207,6 @@ def check_fits(reader: ResumeReader, variables: ModelVariables) -> None:
             problems=tuple(problems),
             hint="build the model and compile it as it was saved, or use another directory; nothing was changed",
         )
-
-
-def load_variables(reader: ResumeReader, variables: ModelVariables) -> None:
-    """Put every variable to its value at the resume point, bit for bit."""
-    for table in variables.tables:
-        for item, values in reader.table_values(table):
-            write_whole(item.variable, values)
-    for other in variables.others:
-        write_whole(other.variable, reader.other_value(other))
 
 
 def _typed(raw: Array, dtype: object, shape: tuple[int, ...]) -> Array:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hotdelta.chain.bundle import PreparedBundle
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Manifest
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import CommitError, DirectoryBusyError
 from hotdelta.logs import event
 from hotdelta.train.background import BackgroundWorker
@@ -16,6 +17,7 @@ from hotdelta.train.chain_writer import ChainWriter, Link
 from hotdelta.train.cut import Cut
 from hotdelta.train.full_save import FullSave
 from hotdelta.train.row_values import Array
+from hotdelta.train.server_delta import with_rows_from_files
 from hotdelta.train.trackers import Trackers
 from hotdelta.train.writer_options import WriterStatus
 
@@ -180,8 +182,18 @@ class SavePipeline:
         self.status.deltas += 1
         write_ms = (self._clock() - started) * 1000
         _log_commit("delta committed", manifest, write_ms=write_ms, stall_ms=stall_seconds * 1000)
+        if full is not None and trackers.keys_on_servers():
+            self._overlay_from_files(full, cut, manifest)
         if closing is not None:
             closing.close(cut, link, values, self._full_commit(cut, link, trackers))
+
+    def _overlay_from_files(self, full: FullSave, cut: Cut, manifest: Manifest) -> None:
+        """The rows that servers wrote into a delta go into the full in the making, too."""
+        directory = directory_of(self.chain.run_dir, manifest.kind)
+        try:
+            full.overlay_again(with_rows_from_files(cut, directory, manifest.prefix))
+        except CommitError as error:
+            full.fail_later(error)
 
     def _add_unrecorded_rows(self, cut: Cut, trackers: Trackers, full: FullSave | None) -> Cut:
         """What the scrub found goes into the delta, and into the full in the making: it is in no later cut."""

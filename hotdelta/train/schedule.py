@@ -50,8 +50,10 @@ class SaveEvery:
 class SaveAtSteps:
     """A save is due at every `step_interval`-th step of every `epoch_interval`-th epoch, or when `seconds` have passed.
 
-    Epochs and steps are counted from 0, as Fluid does: every epoch that counts begins with a save, after its first
-    step, however short it is.
+    Epochs and steps are counted from 0, as by the Trainer of PaddlePaddle Fluid (contrib/trainer.py): after each step
+    it saves when `epoch_id % epoch_interval == 0 and step_id % step_interval == 0`, with the numbers of the epoch and
+    of the step just made. So every epoch that counts begins with a save, after its first step, however short it is; a
+    resume skips the steps up to the saved one. (Fluid deletes its checkpoints when training ends well; they stay here.)
     """
 
     epoch_interval: int

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from hotdelta.train.cut import Cut, RowBlock, ScrubSlice
 from hotdelta.train.row_values import Array, Ids, read_slice, row_bytes
+from hotdelta.train.server_rows import ServerRows
 from hotdelta.train.tracking import TouchedTable
 from hotdelta.train.variables import Table
 
@@ -102,7 +103,7 @@ class Scrub:
         """The cut was committed: its rows are what is on disk now."""
         for block in cut.blocks:
             hashes = self._hashes.get(block.variable.key)
-            if hashes is not None and len(block.ids):
+            if hashes is not None and len(block.ids) and not isinstance(block.rows, ServerRows):
                 hashes.remember(block.ids, block.rows)
 
     def complete(self, cut: Cut) -> tuple[Cut, dict[str, int]]:
@@ -134,7 +135,7 @@ class Scrub:
 def _extended(block: RowBlock, missed: dict[str, Ids], slices: dict[str, ScrubSlice]) -> RowBlock:
     extra = missed.get(block.shares_ids_of or block.variable.key)
     part = slices.get(block.variable.key)
-    if extra is None or part is None:
+    if extra is None or part is None or isinstance(block.rows, ServerRows):
         return block
     ids = np.concatenate([block.ids, extra])
     rows = np.concatenate([block.rows, part.rows[extra - part.first]])

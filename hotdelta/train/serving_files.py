@@ -55,7 +55,9 @@ def load_serving_graph(directory: Path, schema: Schema) -> ServingModule:
     if not path.is_dir():
         raise ModelMismatchError(
             f"{directory} holds no serving graph of schema {schema.digest[: names.SCHEMA_NAME_DIGITS]}",
-            hint="let the trainer leave one (give it the model's signatures), or export the model from Python",
+            hint="let the trainer leave one (give it the model's signatures), or export the model from Python; a run "
+            "of hotdelta.compat.v1 is exported by estimator.export_saved_model or tf.saved_model.simple_save, with "
+            "save_incr_model=True",
         )
     try:
         options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)

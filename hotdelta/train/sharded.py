@@ -37,6 +37,10 @@ def is_sharded(variable: Any) -> bool:
     return isinstance(variable, ShardedVariable)
 
 
+def is_trainable(variable: Any) -> bool:
+    return bool((variable.variables[0] if is_sharded(variable) else variable).trainable)
+
+
 def shards_of(variable: Any) -> tuple[Shard, ...]:
     """A variable that is not sharded is the only shard of itself."""
     first, found = 0, []

@@ -18,6 +18,7 @@ from hotdelta.train.outside_writes import OutsideWrites
 from hotdelta.train.replicas import refuse_differing
 from hotdelta.train.row_values import Array
 from hotdelta.train.scrub import Scrub
+from hotdelta.train.server_tables import ServerChangedTable, ServerTouchedTable
 from hotdelta.train.sharded import ShardedTouchedRows, shards_of
 from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trace_check import inspect_trace
@@ -39,33 +40,42 @@ class Trackers:
         touched: Mapping[str, AnyTouchedRows],
         demanded: frozenset[str] = NOTHING,
         unsaved: frozenset[str] = NOTHING,
+        on_servers: frozenset[str] = NOTHING,
         scrub_saves: int = 0,
     ) -> None:
         """`touched` has a recorder for each table that training records; the others are compared.
 
         `demanded`: tables that the user wants *touched*, so that falling back is an error. `unsaved`: keys of which
-        nothing, or nothing that is still true, is on disk. `scrub_saves`: see WriterOptions.
+        nothing, or nothing that is still true, is on disk. `on_servers`: tables whose rows parameter servers write.
+        `scrub_saves`: see WriterOptions; rows on servers are not checked, they would have to be read here.
         """
         self.variables = variables
         self._demanded = demanded
+        self._on_servers = on_servers
         self._outside = OutsideWrites()
         self.others = OtherValues(variables.others, unsaved=unsaved)
         self.tables: dict[str, TableTracker] = {}
         for table in variables.tables:
             recorder = touched.get(table.key)
             self.tables[table.key] = (
-                ChangedTable(table, unsaved=unsaved)
+                self._compared_table(table, unsaved)
                 if recorder is None
                 else self._touched_table(table, recorder, unsaved)
             )
-        self.scrub = Scrub(self.touched_tables(), every_saves=scrub_saves)
+        scrubbed = [tracker for tracker in self.touched_tables() if tracker.table.key not in on_servers]
+        self.scrub = Scrub(scrubbed, every_saves=scrub_saves)
+
+    def _compared_table(self, table: Table, unsaved: frozenset[str]) -> TableTracker:
+        is_on_servers = table.key in self._on_servers
+        return (ServerChangedTable if is_on_servers else ChangedTable)(table, unsaved=unsaved)
 
     def _touched_table(self, table: Table, recorder: AnyTouchedRows, unsaved: frozenset[str]) -> TouchedTable:
         if isinstance(recorder, ShardedTouchedRows):
             self._watch_shards(table, recorder)
         else:
             self._outside.watch_all((item.variable for item in table.row_variables), recorder.record_all)
-        return TouchedTable(table, recorder, unsaved=unsaved)
+        is_on_servers = table.key in self._on_servers
+        return (ServerTouchedTable if is_on_servers else TouchedTable)(table, recorder, unsaved=unsaved)
 
     def _watch_shards(self, table: Table, recorder: ShardedTouchedRows) -> None:
         """Workers write to shards with the methods of variables too: those that name rows need not mark them all."""
@@ -126,6 +136,11 @@ class Trackers:
     def touched_tables(self) -> list[TouchedTable]:
         return [tracker for tracker in self.tables.values() if isinstance(tracker, TouchedTable)]
 
+    def keys_on_servers(self) -> frozenset[str]:
+        """The row variables of which parameter servers write the rows."""
+        tables = [table for table in self.variables.tables if table.key in self._on_servers]
+        return frozenset(item.key for table in tables for item in table.row_variables)
+
     def check_trace(self, graph: Any) -> None:
         """Prove that this trace records every write, table by table; compare the tables for which it does not."""
         for tracker in self.touched_tables():
@@ -148,7 +163,7 @@ class Trackers:
                 hint="leave its tracking to hotdelta, or take out what writes to rows that no gradient names",
             )
         unsaved = frozenset(item.key for item in table.row_variables)
-        self.tables[table.key] = ChangedTable(table, unsaved=unsaved)
+        self.tables[table.key] = self._compared_table(table, unsaved)
         self.scrub.forget(table)
         warn_of_comparing(table, reason)
 

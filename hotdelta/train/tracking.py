@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.train.changed import ChangedRows
 from hotdelta.train.cut import RowBlock
 from hotdelta.train.row_values import Array, Ids, gather_rows, read_slice
+from hotdelta.train.server_rows import ServerRows
+from hotdelta.train.sharded import Shard
 from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.variables import RowVariable, Table
 
@@ -32,6 +35,10 @@ class TableTracker(Protocol):
 
     def read_slice(self, variable: RowVariable, first: int, count: int) -> Array:
         """Rows for a full; may be called from another thread and be torn by training (see full_builder)."""
+        ...
+
+    def shards_on_servers(self, variable: RowVariable, /) -> tuple[Shard, ...]:
+        """From where parameter servers write a full; none when its rows are to be read with `read_slice`."""
         ...
 
 
@@ -58,11 +65,14 @@ class TouchedTable:
 
     def _block(self, item: RowVariable, ids: Ids) -> RowBlock:
         if item is self.table.values:
-            return RowBlock(item, ids, gather_rows(item.variable, ids))
+            return RowBlock(item, ids, self._gather(item, ids))
         if item.key in self._unsaved and self.table.key not in self._unsaved:
             everything = _all_rows(item)
-            return RowBlock(item, everything, gather_rows(item.variable, everything))
-        return RowBlock(item, ids, gather_rows(item.variable, ids), shares_ids_of=self.table.key)
+            return RowBlock(item, everything, self._gather(item, everything))
+        return RowBlock(item, ids, self._gather(item, ids), shares_ids_of=self.table.key)
+
+    def _gather(self, item: RowVariable, ids: Ids) -> Array | ServerRows:
+        return gather_rows(item.variable, ids)
 
     def give_back(self, blocks: list[RowBlock]) -> None:
         for block in blocks:
@@ -80,18 +90,31 @@ class TouchedTable:
     def read_slice(self, variable: RowVariable, first: int, count: int) -> Array:
         return read_slice(variable.variable, first, count)
 
+    def shards_on_servers(self, _variable: RowVariable, /) -> tuple[Shard, ...]:
+        return ()
 
-class ChangedTable:
+
+class ComparedRows(Protocol):
+    """Which rows of one variable differ from a remembered copy."""
+
+    def take(self) -> tuple[Ids, Array | ServerRows]: ...
+
+    def give_back(self, ids: Ids) -> None: ...
+
+    def mark_all(self) -> None: ...
+
+
+Compared = TypeVar("Compared", bound=ComparedRows)
+
+
+class ComparedTable(Generic[Compared]):
     """A remembered copy of a table and of each slot, compared bit for bit at every take."""
 
     mode = Tracking.CHANGED
 
-    def __init__(self, table: Table, *, unsaved: frozenset[str] = frozenset()) -> None:
+    def __init__(self, table: Table, rows: Mapping[str, Compared]) -> None:
         self.table = table
-        self._rows = {
-            item.key: ChangedRows(item.variable, is_saved=item.key not in unsaved)
-            for item in table.row_variables
-        }
+        self._rows = rows
 
     def take(self) -> list[RowBlock]:
         return [RowBlock(item, *self._rows[item.key].take()) for item in self.table.row_variables]
@@ -108,8 +131,24 @@ class ChangedTable:
         """Not known without a full comparison."""
         return 0
 
+
+class ChangedTable(ComparedTable[ChangedRows]):
+    """The remembered copies are in this process."""
+
+    def __init__(self, table: Table, *, unsaved: frozenset[str] = frozenset()) -> None:
+        super().__init__(
+            table,
+            {
+                item.key: ChangedRows(item.variable, is_saved=item.key not in unsaved)
+                for item in table.row_variables
+            },
+        )
+
     def read_slice(self, variable: RowVariable, first: int, count: int) -> Array:
         return self._rows[variable.key].remembered[first : first + count]
+
+    def shards_on_servers(self, _variable: RowVariable, /) -> tuple[Shard, ...]:
+        return ()
 
 
 def _all_rows(item: RowVariable) -> Ids:

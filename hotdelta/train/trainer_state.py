@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hotdelta.chain import names
 from hotdelta.errors import ConfigurationError, ManifestError
 
 MAX_STATE_BYTES = 16 * 1024 * 1024
@@ -19,6 +20,7 @@ class TrainerState:
     """Where a trainer was: `step` steps in all, the `epoch`-th epoch (from 0) after `step_in_epoch` steps of it.
 
     `trainers` has, in the state of trainer 0, those of the other trainers of its job, by id and as JSON documents.
+    `parameters`: the keys of the variables that it trains; None when it does not say.
     """
 
     step: int = 0
@@ -26,6 +28,7 @@ class TrainerState:
     step_in_epoch: int = 0
     registered: Mapping[str, Any] = field(default_factory=dict)
     trainers: Mapping[str, Any] = field(default_factory=dict)
+    parameters: tuple[str, ...] | None = None
 
     def after_steps(self, steps: int) -> TrainerState:
         return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
@@ -42,6 +45,9 @@ class TrainerState:
     def with_trainers(self, trainers: Mapping[str, Any]) -> TrainerState:
         return replace(self, trainers=trainers)
 
+    def with_parameters(self, keys: Iterable[str]) -> TrainerState:
+        return replace(self, parameters=tuple(sorted(keys)))
+
     def to_json(self) -> bytes:
         document: dict[str, Any] = {
             "step": self.step,
@@ -51,6 +57,8 @@ class TrainerState:
         }
         if self.trainers:
             document["trainers"] = self.trainers
+        if self.parameters is not None:
+            document[names.PARAMETERS_MEMBER] = list(self.parameters)
         text = json.dumps(document).encode()
         if len(text) > MAX_STATE_BYTES:
             raise ConfigurationError(
@@ -65,7 +73,15 @@ class TrainerState:
             document = json.loads(text)
             registered = {name: _decode(value) for name, value in document["registered"].items()}
             trainers = document.get("trainers", {})
-            return cls(document["step"], document["epoch"], document["step_in_epoch"], registered, trainers)
+            parameters = document.get(names.PARAMETERS_MEMBER)
+            return cls(
+                document["step"],
+                document["epoch"],
+                document["step_in_epoch"],
+                registered,
+                trainers,
+                None if parameters is None else tuple(parameters),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
             raise ManifestError(f"trainer state cannot be read: {error!r}") from error
 

@@ -76,11 +76,15 @@ class OtherVariable:
 
 @dataclass(frozen=True, slots=True)
 class ModelVariables:
-    """Everything that is saved, under keys that are stable when the model is built again, and the serving schema."""
+    """Everything that is saved, under keys that are stable when the model is built again, and the serving schema.
+
+    `parameters`: the keys of what is trained; None when that is not known.
+    """
 
     tables: tuple[Table, ...]
     others: tuple[OtherVariable, ...]
     schema: Schema = field(repr=False)
+    parameters: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         refuse_duplicate_keys(item.key for item in self.everything())

@@ -1,11 +1,10 @@
-"""The engine of incremental checkpointing: resumes, decides when to save, and cuts between steps.
+"""The engine of incremental checkpointing: resumes, counts training's progress, and says what a cut holds.
 
 The Keras callback and the custom-loop writer are thin layers over `ChainTrainer`.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,22 +12,22 @@ from typing import Any
 
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.position import Position
-from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError
-from hotdelta.logs import event
+from hotdelta.errors import ConfigurationError
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
 from hotdelta.train.job import Job
 from hotdelta.train.job_saves import JobSaves
-from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits, find_resume_point, load_variables
+from hotdelta.train.resume import ResumePoint, find_resume_point
+from hotdelta.train.resume_load import describe_resumed, load_point
 from hotdelta.train.save_clock import SaveClock
 from hotdelta.train.save_pipeline import SavePipeline
+from hotdelta.train.saves import Saves
+from hotdelta.train.server_probe import prove_servers_share, servers_of
 from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trackers import NOTHING, Trackers
 from hotdelta.train.trainer_state import StateRegistry, TrainerState
 from hotdelta.train.variables import ModelVariables
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
-
-logger = logging.getLogger(__name__)
 
 
 class ChainTrainer:
@@ -58,31 +57,34 @@ class ChainTrainer:
         self.progress = TrainerState()
         self.step_of: Callable[[], int] = lambda: self.progress.step
         self._publish = publish
-        self._clock, self._wall_clock = clock, wall_clock
+        self._wall_clock = wall_clock
         self._job = JobSaves(run_dir, job)
         disk = disk or Disk()
         self._chain = ChainWriter(run_dir, keep_fulls=options.keep_fulls, disk=disk)
         self._pipeline = SavePipeline(
             self._chain, publish=publish, disk=disk, clock=clock, status=self.status
         )
-        self._trackers: Trackers | None = None
-        self._last_state = b""
+        self._on_servers = NOTHING
         self._are_replicas_checked = False
-        self._is_full_wanted = False
         self._watermark: float | None = None
-        self._delta_clock = SaveClock(options.delta, clock, self._count_touched_rows, self._find_place)
-        self._full_clock = SaveClock(options.full, clock, self._count_touched_rows, self._find_place)
+        self._delta_clock, self._full_clock = (
+            SaveClock(policy, clock, self._count_touched_rows, lambda: self.progress)
+            for policy in (options.delta, options.full)
+        )
+        self._saves = Saves(
+            self._chain,
+            self._pipeline,
+            delta_clock=self._delta_clock,
+            full_clock=self._full_clock,
+            take_cut=self._take_cut,
+            trainer_state_bytes=self._trainer_state_bytes,
+            clock=clock,
+            status=self.status,
+        )
 
     @property
     def trackers(self) -> Trackers:
-        if self._trackers is None:
-            raise ConfigurationError(
-                "the writer has not been started", hint="call start() before the first step"
-            )
-        return self._trackers
-
-    def _find_place(self) -> TrainerState:
-        return self.progress
+        return self._saves.trackers
 
     def _count_touched_rows(self) -> int:
         return self.trackers.touched_rows()
@@ -90,8 +92,7 @@ class ChainTrainer:
     @property
     def position(self) -> Position | None:
         """The newest committed position."""
-        tip = self._chain.tip
-        return tip.position if tip else None
+        return self._saves.position
 
     def start(
         self,
@@ -99,15 +100,20 @@ class ChainTrainer:
         *,
         touched: Mapping[str, AnyTouchedRows],
         demanded: frozenset[str] = NOTHING,
+        on_servers: frozenset[str] = NOTHING,
         is_resuming: bool = True,
     ) -> Resumed | None:
         """Take the directory, load the newest position into the variables, and write a first full when there is none.
 
-        Raises DirectoryBusyError, ModelMismatchError (nothing was changed), CommitError (the first full failed).
+        `on_servers`: tables whose rows the parameter servers that hold them are to write.
+        Raises DirectoryBusyError, ModelMismatchError (nothing was changed), CommitError (the first full failed),
+        ConfigurationError (a parameter server does not see the directory).
         """
         listing = self._chain.open()
+        self._on_servers = on_servers
         try:
             self._job.claim()
+            prove_servers_share(self._chain.run_dir, servers_of(variables, on_servers))
             self._pipeline.start()
             point = find_resume_point(self._chain.run_dir, listing) if is_resuming else None
             resumed = self._load(point, variables) if point else None
@@ -115,36 +121,19 @@ class ChainTrainer:
             self._publish(self._chain.run_dir)
             self._bind(variables, touched=touched, demanded=demanded, unsaved=NOTHING)
             if point is None:
-                self._write_first_full()
+                self._saves.write_first_full()
             self._job.begin(self._chain.run, point.node.position if point else None)
         except BaseException:
             self._release()
             raise
-        self._last_state = self.progress.to_json()
-        self._delta_clock.restart()
-        self._full_clock.restart()
+        self._saves.begin(self.progress.to_json())
         return resumed
 
     def _load(self, point: ResumePoint, variables: ModelVariables) -> Resumed:
-        with ResumeReader(self._chain.run_dir, point) as reader:
-            check_fits(reader, variables)
-            state = reader.trainer_state()
-            load_variables(reader, variables)
-        self.progress = state
+        self.progress = load_point(self._chain.run_dir, point, variables)
         self._watermark = point.newest.watermark
-        self.states.restore(state.registered)
-        for problem in point.problems:
-            event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
-        step = point.newest.step
-        event(logger, logging.INFO, "resumed", position=point.node, step=step, deltas=len(point.deltas))
-        return Resumed(
-            position=point.node.position,
-            step=step,
-            epoch=state.epoch,
-            step_in_epoch=state.step_in_epoch,
-            state=state.registered,
-            problems=tuple(str(problem) for problem in point.problems),
-        )
+        self.states.restore(self.progress.registered)
+        return describe_resumed(point, self.progress)
 
     def rebind(
         self,
@@ -163,11 +152,11 @@ class ChainTrainer:
                 "the model is not the one that this chain was started with",
                 hint="give another model a directory, and a checkpoint callback, of its own",
             )
-        self.save()
+        self._saves.save()
         self._pipeline.drop_full()
         tables = frozenset(item.key for item in variables.row_variables)
         self._bind(variables, touched=touched, demanded=demanded, unsaved=unsaved | tables)
-        self._is_full_wanted = True
+        self._saves.is_full_wanted = True
 
     def _bind(
         self,
@@ -177,15 +166,19 @@ class ChainTrainer:
         demanded: frozenset[str],
         unsaved: frozenset[str],
     ) -> None:
-        if self._trackers is not None:
-            self._trackers.stop()
+        self._saves.release()
+        if variables.parameters is not None:
+            self.progress = self.progress.with_parameters(variables.parameters)
         self._are_replicas_checked = False
-        self._trackers = Trackers(
-            variables,
-            touched=touched,
-            demanded=demanded,
-            unsaved=unsaved,
-            scrub_saves=self.options.scrub_saves,
+        self._saves.bind(
+            Trackers(
+                variables,
+                touched=touched,
+                demanded=demanded,
+                unsaved=unsaved,
+                on_servers=self._on_servers,
+                scrub_saves=self.options.scrub_saves,
+            )
         )
 
     def check_traces(self, graphs: Iterable[Any]) -> None:
@@ -222,91 +215,33 @@ class ChainTrainer:
         self._watermark = seconds if self._watermark is None else max(self._watermark, seconds)
 
     def save_if_due(self) -> None:
-        self._collect()
-        is_delta_due = self._delta_clock.is_due()
-        is_full_due = self._full_clock.is_due() or (self._is_full_wanted and is_delta_due)
-        if is_full_due and not self._pipeline.has_full:
-            self._start_full()
-        if not self._pipeline.wants_closing_cut and not is_delta_due:
-            return
-        if self._pipeline.is_writing_delta:
-            self.status.postponed += 1
-            return
-        if not self._job.is_ready():
-            return
-        self._notice_lost_chain()
-        self._cut(is_closing=self._pipeline.wants_closing_cut)
+        self._saves.save_if_due(self._job.is_ready)
 
     def save(self) -> Position | None:
         """Commit a delta with everything up to now, and wait for it. Returns the newest committed position.
 
         With no chain to follow (it was removed while training) this is a full.
         """
-        self._finish_delta()
-        self._notice_lost_chain()
-        if self._chain.tip is None:
-            return self.save_full()
-        self._cut(is_closing=self._pipeline.wants_closing_cut)
-        self._finish_delta()
-        return self.position
+        return self._saves.save()
 
     def save_full(self) -> Position | None:
         """Commit a full (and its closing delta) with everything up to now, and wait for it."""
-        self._finish_full()
-        self._notice_lost_chain()
-        self._start_full()
-        self._finish_full()
-        return self.position
+        return self._saves.save_full()
 
     def finish(self) -> Position | None:
         """Save everything up to now, a delta first; then finish the full in the making, or one that is due."""
-        self.save()
-        self._finish_full()
-        return self.save_full() if self._full_clock.is_due() else self.position
+        return self._saves.finish()
 
     def close(self) -> None:
         """Finish what is being written and give the directory back. Does not save: call save() first."""
-        self._finish_delta()
-        self._finish_full()
+        self._saves.finish_delta()
+        self._saves.finish_full()
         self._release()
 
     def _release(self) -> None:
         self._pipeline.stop()
-        if self._trackers is not None:
-            self._trackers.stop()
-            self._trackers = None
+        self._saves.release()
         self._chain.close()
-
-    def _finish_delta(self) -> None:
-        self._pipeline.wait_for_delta()
-        self._collect()
-
-    def _finish_full(self) -> None:
-        """Wait for the full in the making, taking its closing cut here."""
-        self._pipeline.wait_for_full()
-        self._finish_delta()
-        if self._pipeline.wants_closing_cut:
-            self._cut(is_closing=True)
-        self._finish_delta()
-        self._pipeline.wait_for_full()
-        self._collect()
-
-    def _cut(self, *, is_closing: bool) -> None:
-        """Take what changed and hand it to the writers. With no chain to follow only a full can take it."""
-        if self._chain.tip is None and not is_closing:
-            return
-        started = self._clock()
-        cut = self._take_cut()
-        self._delta_clock.restart()
-        if cut.is_empty and cut.trainer_state == self._last_state and not is_closing:
-            return
-        self._last_state = cut.trainer_state
-        stall = self._note_stall(started)
-        try:
-            self._pipeline.hand_over(cut, self.trackers, is_closing=is_closing, stall_seconds=stall)
-        except BaseException:
-            self.trackers.give_back(cut)
-            raise
 
     def _take_cut(self) -> Cut:
         others = self._job.collect()
@@ -321,49 +256,6 @@ class ChainTrainer:
         finally:
             self._job.release()
 
-    def _note_stall(self, started: float) -> float:
-        stall = self._clock() - started
-        self.status.last_stall_seconds = stall
-        self.status.longest_stall_seconds = max(self.status.longest_stall_seconds, stall)
-        return stall
-
-    def _collect(self) -> None:
-        if not self._pipeline.collect(self.trackers):
-            self._last_state = b""
-            self._is_full_wanted = self._is_full_wanted or self._chain.tip is None
-
-    def _notice_lost_chain(self) -> None:
-        """When the chain was removed under us a delta would have no parent: the next save is a full.
-
-        Only while no delta is being written.
-        """
-        if self._chain.is_tip_lost():
-            error = CommitError(f"the chain was removed from {self._chain.run_dir}", path=self._chain.run_dir)
-            self._pipeline.report_failure("the chain is gone; a new one is started", error)
-            self._pipeline.drop_full()
-            self._chain.forget_tip()
-            self._is_full_wanted = True
-
-    def _start_full(self) -> None:
-        """Begin to copy the tables in the background; the closing cut follows when all are copied."""
-        self._is_full_wanted = False
-        self._full_clock.restart()
-        try:
-            self._pipeline.start_full(self.trackers, trainer_state_bytes=self._trainer_state_bytes())
-        except (CommitError, DirectoryBusyError) as error:
-            self._pipeline.report_failure("full not started", error)
-            self._is_full_wanted = self._chain.tip is None
-            # Not at every step: when there is no chain, the full is tried when a delta would be.
-            self._delta_clock.restart()
-
     def _trainer_state_bytes(self) -> int:
         self.progress = self.progress.with_registered(self.states.read())
         return len(self.progress.to_json())
-
-    def _write_first_full(self) -> None:
-        """Training has not begun, so this thread may wait for it. Raises CommitError."""
-        self._pipeline.write_first_full(
-            self.trackers,
-            lambda: self._cut(is_closing=True),
-            trainer_state_bytes=self._trainer_state_bytes(),
-        )

@@ -17,11 +17,11 @@ from typing import Any, Self
 WAIT_SECONDS = 120.0
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, *, poll_seconds: float = 0.01) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.01)
+        time.sleep(poll_seconds)
 
 
 class Cluster:
@@ -69,6 +69,9 @@ class Cluster:
         arguments = {"cluster": self._addresses, "job": job, "index": index}
         self._pids[job, index] = self._fork("serve", f"{job}-{index}", arguments)
 
+    def pid(self, job: str, index: int) -> int:
+        return self._pids[job, index]
+
     def kill(self, job: str, index: int) -> None:
         pid = self._pids.pop((job, index))
         if is_alive(pid):
@@ -79,18 +82,37 @@ class Cluster:
         for job, index in list(self._pids):
             self.kill(job, index)
 
-    def coordinate(self, run_dir: Path, *, tracking: str = "touched", update: str | None = None) -> Reporter:
+    def coordinate(
+        self,
+        run_dir: Path,
+        *,
+        tracking: str = "touched",
+        update: str | None = None,
+        shards: int = 0,
+        rows_written_by: str = "servers",
+        working_dir: Path | None = None,
+        ends_with_full: bool = False,
+    ) -> Reporter:
+        """`shards`: of the table; 0 is one for each parameter server."""
         arguments = {
             "cluster": self._addresses,
             "run_dir": str(run_dir),
             "tracking": tracking,
             "update": update,
+            "shards": shards,
+            "rows_written_by": rows_written_by,
+            "working_dir": str(working_dir) if working_dir else None,
+            "ends_with_full": ends_with_full,
         }
         return self._report("coordinate", arguments)
 
     def train_along(self, run_dir: Path, trainer_id: int, trainers: int) -> Reporter:
         arguments = {"run_dir": str(run_dir), "trainer_id": trainer_id, "trainers": trainers}
         return self._report("train_along", arguments)
+
+    def lead(self, run_dir: Path, trainers: int, *, dies: str = "") -> Reporter:
+        """Trainer 0; see cluster_program."""
+        return self._report("lead", {"run_dir": str(run_dir), "trainers": trainers, "dies": dies})
 
     def _report(self, task: str, arguments: dict[str, Any]) -> Reporter:
         self._reports += 1
@@ -133,6 +155,14 @@ class Reporter:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
+        self.wait_for_end()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def die(self) -> None:
+        """Let it kill itself, where it was told to."""
+        Path(f"{self._report}.die").touch()
         self.wait_for_end()
 
     def wait_for_end(self) -> None:

@@ -20,14 +20,25 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 import hotdelta.keras as hk
+from hotdelta.chain.disk import Disk
+from hotdelta.chain.names import MANIFEST_SUFFIX
 from hotdelta.train import DeltaWriter, Job, SaveEvery, TrainerProgress, WriterOptions
+from hotdelta.train.assembly import assemble
+from hotdelta.train.optimizer_slots import KeyedVariable
+from hotdelta.train.writer import ChainTrainer
 
 ROWS, WIDTH, BATCH = 203, 4, 16
 RATE = 0.1
 
 
+def server_file_mode(index: int) -> int:
+    return (0o640, 0o600, 0o604)[index]
+
+
 def serve(cluster: Mapping[str, list[str]], job: str, index: int) -> None:
-    """A parameter server or a worker, until it is killed."""
+    """A parameter server or a worker, until it is killed. The files that a parameter server makes tell which it is."""
+    if job == "ps":
+        os.umask(0o666 & ~server_file_mode(index))
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=index).join()
 
 
@@ -117,13 +128,23 @@ def _whole(variable: Any) -> tf.Tensor:
 
 
 def coordinate(
-    cluster: Mapping[str, list[str]], run_dir: str, tracking: str, update: str | None, report: str
+    cluster: Mapping[str, list[str]],
+    run_dir: str,
+    tracking: str,
+    update: str | None,
+    shards: int,
+    rows_written_by: str,
+    working_dir: str | None,
+    ends_with_full: bool,
+    report: str,
 ) -> None:
     """Trains until `<report>.stop` exists; then leaves the values of all variables in `<report>.npz`."""
+    if working_dir is not None:
+        os.chdir(working_dir)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
     )
-    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(len(cluster["ps"]))
+    partitioner = tf.distribute.experimental.partitioners.FixedShardsPartitioner(shards or len(cluster["ps"]))
     strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=partitioner)
     with strategy.scope():
         model = Ranker()
@@ -144,6 +165,7 @@ def coordinate(
         serving_model=serving,
         signatures={"serving_default": serving.score},
         options=options,
+        rows_written_by=rows_written_by,
     ) as writer:
         _say(report, "resumed", writer.resumed.step if writer.resumed else None)
         training = Training(model, slot) if optimizer is None else OptimizerTraining(model, optimizer)
@@ -154,7 +176,7 @@ def coordinate(
         else:
             values |= _slots(optimizer)
         np.savez(f"{report}.npz", **{key: _whole(value).numpy() for key, value in values.items()})
-        _say(report, "saved", str(writer.save()))
+        _say(report, "saved", str(writer.save_full() if ends_with_full else writer.save()))
 
 
 def _train(
@@ -194,7 +216,66 @@ def train_along(run_dir: str, trainer_id: int, trainers: int, report: str) -> No
     _say(report, "saved", place)
 
 
+class DyingDisk(Disk):
+    """Kills its process in the middle of a commit: before the first file of a delta, or around its manifest."""
+
+    def __init__(self) -> None:
+        self.dies = ""
+
+    def create(self, path: Path) -> int:
+        if self.dies == "before the first file":
+            _die()
+        return super().create(path)
+
+    def link(self, source: Path, target: Path) -> None:
+        is_manifest = target.name.endswith(MANIFEST_SUFFIX)
+        if is_manifest and self.dies == "before the manifest":
+            _die()
+        super().link(source, target)
+        if is_manifest and self.dies == "after the manifest":
+            _die()
+
+
+def lead(run_dir: str, trainers: int, dies: str, report: str) -> None:
+    """Trainer 0 of a job: saves every few steps, and kills itself where `dies` says, once `<report>.die` exists."""
+    disk, weight = DyingDisk(), tf.Variable(0.0)
+    trainer = ChainTrainer(
+        Path(run_dir),
+        options=WriterOptions(full=SaveEvery(), delta=SaveEvery(), scrub_saves=0),
+        job=Job("ranking", 0, trainers),
+        disk=disk,
+    )
+
+    def read_place() -> int:
+        if is_dying and dies == "when all have answered":
+            _die()
+        return trainer.progress.step
+
+    is_dying = False
+    trainer.states.register("place", read_place)
+    resumed = trainer.start(assemble([KeyedVariable("weight", weight)], table_keys=()), touched={})
+    _say(report, "resumed", [resumed.step, resumed.state["place"]] if resumed else None)
+    while not Path(f"{report}.stop").exists():
+        weight.assign_add(1.0)
+        trainer.step()
+        is_dying = Path(f"{report}.die").exists()
+        if is_dying and dies == "before it asks":
+            _die()
+        if is_dying:
+            disk.dies = dies
+        _say(report, "saves", trainer.progress.step)
+        _say(report, "saved position", str(trainer.save()))
+        time.sleep(0.005)
+    trainer.close()
+    _say(report, "saved", trainer.progress.step)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 TASKS: dict[str, Callable[..., None]] = {
+    "lead": lead,
     "serve": serve,
     "coordinate": coordinate,
     "train_along": train_along,

@@ -1,57 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from exporter import export_saved_model
 from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.scan import Scanner
-from loader import Loader, LoaderSettings
-from tests.chain_replay import replay
+from tests.distributed.chains import assert_chain_holds, assert_served, serving
 from tests.distributed.cluster import Cluster
 from tests.distributed.cluster_program import ROWS
-
-
-def assert_chain_holds(run_dir: Path, trained: Path) -> None:
-    """The newest position, from the first full through every link, is what the parameter servers held, bit for bit."""
-    found = Scanner(run_dir).scan().manifests
-    newest = max(manifest.position for manifest in found)
-    first = min(manifest.position for manifest in found if manifest.kind is Kind.FULL)
-    with np.load(trained) as values:
-        expected = {key: values[key].tobytes() for key in values.files}
-    for full in (None, first):
-        assert replay(run_dir, newest, expected, full=full) == expected
 
 
 def deltas(run_dir: Path) -> list[int]:
     """Changed rows of the table in each delta."""
     manifests = Scanner(run_dir).scan().manifests
     return [found.rows_changed for found in manifests if found.kind is Kind.DELTA]
-
-
-@contextmanager
-def serving(run_dir: Path, export_dir: Path) -> Iterator[Loader]:
-    export_saved_model(run_dir, export_dir, save_incr_model=True)
-    loader = Loader(LoaderSettings(export_dir, run_dir, poll_seconds=0.2))
-    loader.start()
-    try:
-        yield loader
-    finally:
-        loader.stop()
-
-
-def assert_served(loader: Loader, run_dir: Path, trained: Path) -> None:
-    """The rows that a prediction uses are those of the parameter servers, at the newest position."""
-    newest = max(manifest.position for manifest in Scanner(run_dir).scan().manifests)
-    assert loader.wait_for(newest, 60)
-    answers, version = loader.predict("serving_default", {"ids": np.arange(ROWS)})
-    assert version.position == newest
-    with np.load(trained) as values:
-        assert answers["rows"].tobytes() == values["table"].tobytes()
 
 
 @pytest.mark.parametrize("tracking", Tracking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import hotdelta.compat.v1 as tf
 import hotdelta.io as hio
-from hotdelta.errors import ModelMismatchError
+from hotdelta.errors import ConfigurationError, ModelMismatchError
 from hotdelta.io.model_state import state_of
 
 
@@ -28,7 +29,11 @@ class Training:
             weight = tf.get_variable("weight", [2, 1], use_resource=is_resource)
             self.ids = tf.placeholder(tf.int64, [None], name="ids")
             self.score = tf.matmul(tf.nn.embedding_lookup(table, self.ids), weight, name="score")
-            loss = tf.reduce_sum(tf.square(self.score - 1.0))
+            other = tf.get_variable("other", [6, 2], use_resource=is_resource)
+            self.others = tf.placeholder(tf.int64, [None], name="others")
+            rows = tf.nn.embedding_lookup(other, self.others)
+            self.both = tf.add(tf.reduce_sum(self.score), tf.reduce_sum(rows), name="both")
+            loss = tf.square(self.both - 1.0)
             step = tf.train.get_or_create_global_step()
             self._train = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
             tf.metrics.mean(loss)
@@ -38,7 +43,7 @@ class Training:
         self.session.run(initializers)
 
     def train(self, *ids: int) -> None:
-        self.session.run(self._train, {self.ids: ids})
+        self.session.run(self._train, {self.ids: ids, self.others: [1, 2]})
 
     def scores(self) -> Any:
         return self.session.run(self.score, {self.ids: np.arange(10)})
@@ -90,6 +95,29 @@ def an_inference_model_predicts_as_the_graph(directory: Path) -> None:
     np.testing.assert_allclose(program(ids=np.arange(10))["score"], training.scores(), rtol=1e-6)
 
 
+def exported_keys(version: Path) -> set[str]:
+    document = json.loads((version / "assets.extra/hotdelta.json").read_text())
+    return {variable["key"] for variable in document["schema"]["variables"]}
+
+
+def an_inference_model_has_only_the_variables_that_its_outputs_need(directory: Path, **options: Any) -> None:
+    training = Training(**options)
+    training.train(1, 2)
+    version = hio.save_inference_model(directory, ["ids"], "score", training.session)
+    assert exported_keys(version) == {"model/table", "weight"}
+    program, _, _ = hio.load_inference_model(directory)
+    np.testing.assert_allclose(program(ids=np.arange(10))["score"], training.scores(), rtol=1e-6)
+    version = hio.save_inference_model(directory, ["ids", "others"], "both", training.session)
+    assert exported_keys(version) == {"model/table", "weight", "other"}
+
+
+def an_input_that_is_needed_must_be_named(directory: Path) -> None:
+    training = Training()
+    with pytest.raises(ConfigurationError, match="name more inputs: others"):
+        hio.save_inference_model(directory, ["ids"], [training.both], training.session)
+    assert not directory.exists()
+
+
 def main(directory: Path) -> None:
     for name, options in (
         ("resource", {}),
@@ -101,6 +129,9 @@ def main(directory: Path) -> None:
     classes_follow_the_collections()
     rows_of_other_parts_are_refused(directory / "other parts")
     an_inference_model_predicts_as_the_graph(directory / "inference")
+    an_inference_model_has_only_the_variables_that_its_outputs_need(directory / "cut")
+    an_inference_model_has_only_the_variables_that_its_outputs_need(directory / "cut parts", parts=3)
+    an_input_that_is_needed_must_be_named(directory / "input")
     print("all is well")
 
 

@@ -7,10 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import hotdelta.io as hio
+from hotdelta.io.model_state import state_of
 from tests.io.models import bits, every_class
-from tests.io.resumed_training import STEPS
+from tests.io.resumed_training import FRESH_SEED, STEPS, predict
 from tests.keras.small_models import fit
 
 
@@ -20,11 +24,31 @@ def test_a_new_process_goes_on_as_if_training_had_never_stopped(tmp_path: Path) 
     hio.save_persistables(model, tmp_path)
     fit(model, STEPS, seed=2)
 
-    resumed = subprocess.run(
-        [sys.executable, "-m", "tests.io.resumed_training", str(tmp_path)],
+    assert in_a_new_process("train", tmp_path) == {key: value.hex() for key, value in bits(model).items()}
+
+
+def in_a_new_process(task: str, directory: Path) -> Any:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.io.resumed_training", task, str(directory)],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
         stdout=subprocess.PIPE,
         check=True,
     )
+    return json.loads(ran.stdout)
 
-    assert json.loads(resumed.stdout) == {key: value.hex() for key, value in bits(model).items()}
+
+def test_any_subset_loaded_in_a_new_process_predicts_as_if_it_were_assigned(tmp_path: Path) -> None:
+    trained, fresh = every_class(), every_class(seed=FRESH_SEED)
+    fit(trained, STEPS, seed=1)
+    values = {model: {held.key: held for held in state_of(model).variables} for model in (trained, fresh)}
+    keys = [key for key, held in values[trained].items() if held.info.is_persistable]
+    untrained = {key: np.array(values[fresh][key].read()) for key in keys}
+    random, expected = np.random.default_rng(7), []
+    for number in range(20):
+        chosen = {key for key in keys if random.random() < 0.5} or {keys[0]}
+        hio.save_vars(trained, tmp_path / f"{number:02}", chosen)
+        for key in keys:
+            values[fresh][key].write(values[trained][key].read() if key in chosen else untrained[key])
+        expected.append([sorted(chosen), predict(fresh)])
+
+    assert in_a_new_process("predict", tmp_path) == expected

@@ -13,6 +13,7 @@ import hotdelta.io as hio
 import hotdelta.keras as hk
 from hotdelta.chain.manifest import Kind
 from hotdelta.errors import ConfigurationError, DamagedError, HotdeltaError, ModelMismatchError
+from hotdelta.train import DeltaWriter
 from tests.io.models import bits, different, every_class
 from tests.keras.small_models import by_hand, fit, manifests
 
@@ -188,3 +189,34 @@ def test_a_save_that_is_damaged_is_refused_and_nothing_is_changed(tmp_path: Path
 def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nothing is saved"):
         hio.load_params(every_class(), tmp_path)
+
+
+def test_parameters_of_a_chain_are_known_under_plain_sgd(tmp_path: Path) -> None:
+    trained = every_class(hk.SGD(0.1))
+    with by_hand(tmp_path) as callback:
+        fit(trained, 2, callback)
+    model = every_class(hk.SGD(0.1), seed=2)
+    before, wanted = bits(model), bits(trained)
+
+    loaded = hio.load_params(model, tmp_path).loaded
+
+    parameters = {info.key for info in hio.describe(trained) if info.is_parameter}
+    assert set(loaded) == parameters >= {"items/embeddings", "norm/gamma", "score/kernel", "score/bias"}
+    assert {key: value for key, value in bits(model).items() if key in parameters} == {
+        key: wanted[key] for key in parameters
+    }
+    assert different(bits(model), before) <= parameters
+
+
+def test_weight_that_plain_sgd_trained_and_the_model_lacks_is_unexpected(tmp_path: Path) -> None:
+    weights = {"kernel": tf.Variable([1.0]), "average": tf.Variable([2.0], trainable=False)}
+    DeltaWriter(tmp_path, weights).close()
+    other = {"bias": tf.Variable([0.0])}
+
+    with pytest.raises(ModelMismatchError) as failed:
+        hio.load_params(other, tmp_path)
+
+    assert failed.value.problems == (
+        "bias: the model has it with shape 1, the checkpoint does not have it",
+        "kernel: the checkpoint has it, the model does not",
+    )

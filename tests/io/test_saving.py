@@ -14,7 +14,8 @@ import hotdelta.keras as hk
 from exporter import export_saved_model
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner, verify
+from hotdelta.chain.scan import Scanner
+from hotdelta.chain.verification import verify
 from hotdelta.errors import ConfigurationError, DirectoryBusyError
 from tests.io.models import bits, different, every_class
 from tests.keras.small_models import batches, by_hand, fit

@@ -13,7 +13,8 @@ from hotdelta.chain import names
 from hotdelta.chain.manifest import Kind, Manifest, Tracking
 from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner, directory_of
+from hotdelta.chain.scan import Scanner
+from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ChainError, ModelMismatchError
 from hotdelta.train.loop import DeltaWriter
 from hotdelta.train.schedule import SaveEvery

@@ -1,0 +1,72 @@
+"""What the user of a custom loop gives, as what is saved: variables under keys, slots of tables, the serving graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.chain.manifest import Kind
+from hotdelta.chain.verification import directory_of
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.module_keys import module_resources, module_variables
+from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, raw
+from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
+from hotdelta.train.serving_files import save_serving_graph
+from hotdelta.train.serving_module import trace_module
+from hotdelta.train.shard_slots import optimizer_state
+
+
+def keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
+    if isinstance(model, Mapping):
+        return [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
+    return [KeyedVariable(key, raw(variable)) for key, variable in sorted(module_variables(model).items())]
+
+
+def built_optimizer_state(
+    optimizer: Any, keyed: list[KeyedVariable]
+) -> tuple[list[SlotVariable], list[KeyedVariable]]:
+    if optimizer is None:
+        return [], []
+    if not optimizer.built:
+        raise ConfigurationError(
+            "the optimizer has no variables yet", hint="call optimizer.build(trainable_variables) first"
+        )
+    return optimizer_state(optimizer, keyed)
+
+
+def given_slots(
+    slots: Mapping[str, Mapping[str, tf.Variable]], keyed: list[KeyedVariable]
+) -> list[SlotVariable]:
+    variables = {item.key: item.variable for item in keyed}
+    unknown = sorted(set(slots) - set(variables))
+    if unknown:
+        raise ConfigurationError(f"slots are given for {unknown[0]!r}, which is not a variable of the model")
+    return [
+        SlotVariable(f"slots/{name}/{key}", raw(variable), variables[key])
+        for key, named in slots.items()
+        for name, variable in named.items()
+    ]
+
+
+def serving_graph(
+    keyed: list[KeyedVariable],
+    served: tf.Module | Mapping[str, tf.Variable],
+    signatures: Mapping[str, Any] | None,
+    table_keys: set[str],
+) -> tuple[Any, Callable[[Path], None]]:
+    if not signatures:
+        return None, lambda _run_dir: None
+    served_keyed = keyed_variables(served)
+    refuse_served_shards(served_keyed)
+    refuse_other_shapes(served_keyed, keyed)
+    resources = module_resources(served) if isinstance(served, tf.Module) else ()
+    key_of = {id(item.variable): item.key for item in served_keyed}
+    module, schema = trace_module(signatures, keys=key_of, tables=table_keys, resources=resources)
+
+    def publish(run_dir: Path) -> None:
+        save_serving_graph(directory_of(run_dir, Kind.DELTA), module, schema)
+
+    return schema, publish

@@ -1,0 +1,94 @@
+"""*changed* tracking on parameter servers: the remembered rows lie beside the live ones and are compared there.
+
+The coordinator learns which rows differ, never their values. A server needs memory for two copies of its shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from hotdelta.train.server_rows import ServerRows, gather_on_servers, wait_for
+from hotdelta.train.sharded import MESSAGE_BYTES, Shard, asking_servers, shards_of
+from hotdelta.train.touched import Ids
+
+_BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32}
+
+
+class ServerChangedRows:
+    """As `ChangedRows`, for a variable whose shards are on servers. Owned by the training thread.
+
+    `remembered` has a shard for each shard of the variable, on the same server. A full is written from it, because
+    every row that changes in it meanwhile is in a later delta.
+    """
+
+    def __init__(self, variable: Any, *, is_saved: bool) -> None:
+        """`is_saved`: the present value is on disk already; otherwise every row is due."""
+        self._variable = variable
+        with asking_servers():
+            self.remembered = tuple(_copy(shard) for shard in shards_of(variable))
+        self._due = np.full(int(variable.shape[0]), not is_saved)
+
+    def take(self) -> tuple[Ids, ServerRows]:
+        """The rows that changed since the last take, with what was given back; they count as saved from here on.
+
+        A row that a worker writes after the comparison is found by the next one, or is gathered as it is then.
+        """
+        for live, remembered in zip(shards_of(self._variable), self.remembered, strict=True):
+            self._due[_differing(live, remembered)] = True
+        ids: Ids = np.flatnonzero(self._due)
+        rows = gather_on_servers(self._variable, ids)
+        self._remember(ids, rows)
+        self._due[:] = False
+        return ids, rows
+
+    def give_back(self, ids: Ids) -> None:
+        self._due[ids] = True
+
+    def mark_all(self) -> None:
+        self._due[:] = True
+
+    def _remember(self, ids: Ids, rows: ServerRows) -> None:
+        for part in rows.parts:
+            places = ids[part.first : part.first + part.count]
+            shard = next(found for found in reversed(self.remembered) if found.first <= places[0])
+            with asking_servers(), tf.device(part.server):
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=shard.variable.handle, indices=places - shard.first, updates=part.tensor
+                )
+
+
+def _copy(shard: Shard) -> Shard:
+    with tf.device(shard.variable.device):
+        value = shard.variable.read_value()
+        copy = ResourceVariable(value, trainable=False, name="hotdelta_remembered")
+    wait_for([value])
+    return Shard(shard.first, copy)
+
+
+def _differing(live: Shard, remembered: Shard) -> Ids:
+    """Ids of rows that are not, bit for bit, as they are remembered."""
+    found = [np.empty(0, np.int64)]
+    for first, count in _chunks(live):
+        with asking_servers(), tf.device(live.variable.device):
+            ids = tf.range(first, first + count, dtype=tf.int64)
+            is_other = tf.not_equal(_bits(live, ids), _bits(remembered, ids))
+            found.append(np.asarray(tf.boolean_mask(ids, tf.reduce_any(is_other, axis=1))))
+    return np.concatenate(found) + live.first
+
+
+def _bits(shard: Shard, ids: tf.Tensor) -> tf.Tensor:
+    variable = shard.variable
+    rows = tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype)
+    return tf.reshape(tf.bitcast(rows, _BITS.get(variable.dtype.size, tf.int64)), [tf.size(ids), -1])
+
+
+def _chunks(shard: Shard) -> Iterator[tuple[int, int]]:
+    row_bytes = max(1, shard.variable.shape[1:].num_elements() * shard.variable.dtype.size)
+    chunk = max(1, MESSAGE_BYTES // row_bytes)
+    for first in range(0, shard.rows, chunk):
+        yield first, min(chunk, shard.rows - first)

@@ -1,0 +1,186 @@
+"""Parameter servers write the rows that they hold: who wrote which file, and what a fault in the middle leaves."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import names
+from hotdelta.chain.bundle import BundleReader
+from hotdelta.chain.manifest import Kind, Manifest, Tracking
+from hotdelta.chain.slice_key import row_slices
+from hotdelta.chain.verification import directory_of
+from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving
+from tests.distributed.cluster import Cluster, wait_until
+from tests.distributed.cluster_program import server_file_mode
+
+TABLE, SLOT = "table", "slots/accumulator/table"
+COORDINATOR_MODE = 0o644
+
+
+def pieces(run_dir: Path, manifest: Manifest, key: str) -> list[tuple[int, int, str]]:
+    """The rows of a tensor from the first to the last: how many, the mode of the file that has them, its role."""
+    directory = directory_of(run_dir, manifest.kind)
+    roles = {file.name: file.role for file in manifest.files}
+    found = []
+    with BundleReader(directory, manifest.prefix) as reader:
+        name = key if manifest.kind is Kind.FULL else key + names.ROWS_SUFFIX
+        entry = reader.entries[name]
+        for part in row_slices(name, entry) if entry.is_sliced else [name]:
+            held = reader.entries[part]
+            file = names.data_name(manifest.prefix, held.shard, reader.num_shards)
+            found.append((held.shape[0], (directory / file).stat().st_mode & 0o777, roles[file]))
+    return found
+
+
+def leftovers(run_dir: Path) -> list[str]:
+    return [path.name for path in run_dir.rglob(f"{names.TEMPORARY_PREFIX}*")]
+
+
+@pytest.mark.parametrize("tracking", Tracking)
+def test_each_server_writes_the_rows_that_it_holds(
+    tracking: Tracking, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_servers(ps=2, workers=2)
+    coordinator = cluster.coordinate(tmp_path, tracking=tracking)
+    coordinator.wait_for("step", 8)
+    assert_chain_holds(tmp_path, coordinator.stop())
+    found = committed(tmp_path)
+    assert {manifest.kind for manifest in found} == set(Kind)
+    servers = [server_file_mode(0), server_file_mode(1)]
+    for manifest in found:
+        for key, role in ((TABLE, names.ROLE_SERVING), (SLOT, names.ROLE_TRAINING)):
+            rows = pieces(tmp_path, manifest, key)
+            if manifest.kind is Kind.FULL:
+                assert len(manifest.files) == 7, "an index, and two data files of each process"
+                assert [count for count, _, _ in rows] == [102, 101]
+            if manifest.rows_changed or manifest.kind is Kind.FULL:
+                # TensorFlow may put the shards of a slot on other servers than those of its table.
+                order = servers if key == TABLE else servers[::-1]
+                assert [mode for _, mode, _ in rows] in (order, order[:1], order[1:])
+                assert {found_role for _, _, found_role in rows} == {role}
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_server_may_hold_several_shards_of_a_table_or_none(
+    shards: int, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_servers(ps=2, workers=1)
+    coordinator = cluster.coordinate(tmp_path, shards=shards)
+    coordinator.wait_for("step", 8)
+    assert_chain_holds(tmp_path, coordinator.stop())
+    full = next(found for found in committed(tmp_path) if found.kind is Kind.FULL)
+    modes = [mode for _, mode, _ in pieces(tmp_path, full, TABLE)]
+    assert modes == [server_file_mode(number % 2) for number in range(shards)]
+
+
+def test_server_that_does_not_see_the_directory_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_servers(ps=2, workers=1)
+    unseen = Path("/proc/self/cwd/run")
+    coordinator = cluster.coordinate(unseen, working_dir=tmp_path)
+    coordinator.wait_for_end()
+    assert "ConfigurationError: parameter server /job:ps/replica:0/task:0" in coordinator.log()
+    assert 'rows_written_by="coordinator"' in coordinator.log()
+    assert committed(tmp_path / "run") == []
+
+    cluster.start_servers(ps=2, workers=1)
+    coordinator = cluster.coordinate(unseen, working_dir=tmp_path, rows_written_by="coordinator")
+    coordinator.wait_for("step", 4)
+    assert_chain_holds(tmp_path / "run", coordinator.stop())
+    for manifest in committed(tmp_path / "run"):
+        ((_, mode, _),) = pieces(tmp_path / "run", manifest, TABLE)
+        assert mode == COORDINATOR_MODE
+
+
+def test_rows_that_a_server_could_not_write_are_in_the_next_delta(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_servers(ps=2, workers=1)
+    coordinator = cluster.coordinate(tmp_path)
+    coordinator.wait_for("step", 4)
+    with no_room_for_files(cluster.pid("ps", 1)):
+        wait_until(lambda: "delta not committed" in coordinator.log(), "a save that fails")
+        assert "task:1/device:CPU:0 could not write its rows" in coordinator.log()
+    saved = len(committed(tmp_path))
+    wait_until(lambda: len(committed(tmp_path)) > saved + 2, "saves that succeed")
+    assert_chain_holds(tmp_path, coordinator.stop())
+    assert leftovers(tmp_path) == []
+
+
+@contextmanager
+def no_room_for_files(pid: int) -> Iterator[None]:
+    """Every write of a process to a file fails."""
+    limits = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+def test_chain_that_was_removed_is_begun_anew_by_the_servers(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_servers(ps=2, workers=2)
+    coordinator = cluster.coordinate(tmp_path / "run")
+    coordinator.wait_for("step", 4)
+    (tmp_path / "run").rename(tmp_path / "gone")
+    # Not longer: rows that the new full lacks must not be written again before the end.
+    wait_until(lambda: len(committed(tmp_path / "run")) > 0, "a new chain")
+    assert_chain_holds(tmp_path / "run", coordinator.stop())
+
+
+def first_part(run_dir: Path, server: int) -> Iterator[Path]:
+    """Parts of a save that a server has begun: each server writes one for serving and one for training."""
+    for directory in (run_dir, directory_of(run_dir, Kind.DELTA)):
+        yield from directory.glob(f"{names.TEMPORARY_PREFIX}*.part-{2 * server}.*")
+
+
+def kill_in_the_middle_of_a_save(run_dir: Path, server: int, kill: Callable[[], None]) -> None:
+    wait_until(lambda: any(True for _ in first_part(run_dir, server)), "a save", poll_seconds=0)
+    kill()
+
+
+@pytest.mark.parametrize("ps", [2, 3])
+def test_server_killed_in_the_middle_of_a_save(ps: int, cluster: Cluster, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    logs: list[str] = []
+    while not any("not committed" in log for log in logs):
+        assert len(logs) < 5, "never in the middle of a save"
+        cluster.start_servers(ps=2, workers=2)
+        coordinator = cluster.coordinate(run_dir)
+        coordinator.wait_for("step", 2)
+        kill_in_the_middle_of_a_save(run_dir, 1, lambda: os.kill(cluster.pid("ps", 1), signal.SIGKILL))
+        coordinator.wait_for_end()
+        logs.append(coordinator.log())
+    assert_resumes(cluster, run_dir, tmp_path / "export", ps=ps)
+
+
+def test_coordinator_killed_in_the_middle_of_a_save(cluster: Cluster, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    left: list[list[str]] = []
+    while not any(left):
+        assert len(left) < 5, "never in the middle of a save"
+        cluster.start_servers(ps=2, workers=2)
+        coordinator = cluster.coordinate(run_dir)
+        coordinator.wait_for("step", 2)
+        kill_in_the_middle_of_a_save(run_dir, 0, coordinator.kill)
+        left.append(leftovers(run_dir))
+    assert_resumes(cluster, run_dir, tmp_path / "export", ps=2)
+
+
+def assert_resumes(cluster: Cluster, run_dir: Path, export_dir: Path, *, ps: int) -> None:
+    """From the newest commit, exactly, with nothing left of what was not committed."""
+    newest = committed(run_dir)[-1]
+    cluster.start_servers(ps=ps, workers=1)
+    coordinator = cluster.coordinate(run_dir)
+    assert coordinator.wait_for("resumed") == newest.step
+    with serving(run_dir, export_dir) as loader:
+        coordinator.wait_for("step", 3)
+        trained = coordinator.stop()
+        assert_chain_holds(run_dir, trained)
+        assert_served(loader, run_dir, trained)
+    assert leftovers(run_dir) == []
