@@ -1,33 +1,50 @@
-"""One task of a training cluster: `python -m tests.compat.cluster_program ps|worker INDEX ADDRESSES RUN_DIR`.
+"""One task of a training cluster: `python -m tests.compat.cluster_program ps|worker|export INDEX ADDRESSES RUN_DIR`.
 
 ADDRESSES are two parameter servers and two workers. Workers train until RUN_DIR/stop exists. The chief waits for the
-other to be quiet, so that its last save holds everything.
+other to be quiet, so that its last save holds everything. `export` is no task: it exports to RUN_DIR/../export.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import hotdelta.compat.v1 as tf
+from exporter.export import ExportOptions
+from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
 
 ROWS = 1000
+
+
+def build() -> tuple[Any, Any, Any]:
+    table = tf.get_variable("table", [ROWS, 8], partitioner=tf.fixed_size_partitioner(4))
+    ids = tf.placeholder(tf.int64, [None])
+    rows = tf.nn.embedding_lookup(table, ids)
+    return ids, rows, tf.layers.dense(rows, 4)
+
+
+def export(run_dir: Path) -> None:
+    ids, rows, hidden = build()
+    signature = GraphSignature({"ids": ids}, {"rows": rows, "hidden": hidden})
+    options = ExportOptions(save_incr_model=True)
+    export_chain({"serving_default": signature}, run_dir, run_dir.parent / "export", options)
 
 
 def main(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
     cluster = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
     server = tf.train.Server(cluster, job_name=job, task_index=index)
     if job == "ps":
+        # Python ignores it. So a limit on the size of files ends the process in the middle of a write.
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         server.join()
     device = tf.train.replica_device_setter(worker_device=f"/job:worker/task:{index}", cluster=cluster)
     with tf.device(device):
-        partitioner = tf.fixed_size_partitioner(4)
-        table = tf.get_variable("table", [ROWS, 8], partitioner=partitioner)
-        ids = tf.placeholder(tf.int64, [None])
-        hidden = tf.layers.dense(tf.nn.embedding_lookup(table, ids), 4)
+        ids, _, hidden = build()
         loss = tf.reduce_mean(tf.square(hidden - 1.0))
         step = tf.train.get_or_create_global_step()
         train = tf.train.AdagradOptimizer(0.05).minimize(loss, global_step=step)
@@ -36,7 +53,7 @@ def main(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
         master=server.target,
         is_chief=index == 0,
         checkpoint_dir=str(run_dir),
-        save_checkpoint_steps=400,
+        save_checkpoint_steps=1_000_000,
         save_incremental_checkpoint_steps=40,
         save_graph_def=False,
         # Otherwise a Session waits for every task of the cluster, also for the other worker.
@@ -51,4 +68,7 @@ def main(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), Path(sys.argv[4]))
+    if sys.argv[1] == "export":
+        export(Path(sys.argv[4]))
+    else:
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), Path(sys.argv[4]))

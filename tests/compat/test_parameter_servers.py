@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -12,12 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hotdelta.chain import Kind
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
+from tests.end_to_end.processes import Server
 
 PATIENCE_SECONDS = 120.0
+LIMIT_BYTES = 6000
+ENDS = (None, 0, -signal.SIGKILL, -signal.SIGXFSZ)
 
 
 class Cluster:
@@ -51,12 +56,21 @@ class Cluster:
         task.send_signal(signal.SIGKILL)
         task.wait()
 
+    def kill_in_next_write(self, job: str, index: int) -> None:
+        """It dies when it writes beyond these bytes: what it logs is less, its rows of a delta are more."""
+        task = self._tasks[f"{job} {index}"]
+        resource.prlimit(task.pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
+        assert task.wait(PATIENCE_SECONDS) == -signal.SIGXFSZ, self.logs()
+
     def wait_for(self, job: str, index: int) -> int:
         return self._tasks[f"{job} {index}"].wait(PATIENCE_SECONDS)
 
     def require_alive(self) -> None:
         for name, task in self._tasks.items():
-            assert task.poll() in (None, -signal.SIGKILL), f"{name} ended: {self.logs()}"
+            assert task.poll() in ENDS, f"{name} ended: {self.logs()}"
+
+    def said(self, job: str, index: int) -> str:
+        return (self.run_dir.parent / f"{job}-{index}.log").read_text()
 
     def logs(self) -> str:
         return "\n".join(
@@ -85,34 +99,73 @@ def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_la
     for job, index in (("ps", 0), ("ps", 1), ("worker", 0)):
         cluster.start(job, index)
     wait_until(cluster, lambda: len(manifests(run_dir)) > 1)
+    cluster.start("export", 0)
     cluster.start("worker", 1)
-    wait_until(cluster, lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
-    cluster.kill("ps", 0)
-    before = manifests(run_dir)[-1]
-    cluster.start("ps", 0)
-    wait_until(cluster, lambda: manifests(run_dir)[-1].position.run == 2)
-    first = next(link for link in manifests(run_dir, Kind.DELTA) if link.position.run == 2)
-    newest = [link for link in manifests(run_dir, Kind.DELTA) if link.position.run == 1][-1]
-    assert first.parent == newest.node
-    wait_until(cluster, lambda: manifests(run_dir)[-1].step > before.step + 100)
-    lost_step = step_of(run_dir, 1)
-    wait_until(cluster, lambda: step_of(run_dir, 1) != lost_step)
-    cluster.kill("worker", 0)
-    cluster.start("worker", 0)
-    wait_until(cluster, lambda: manifests(run_dir)[-1].position.run == 3)
-    (run_dir / "stop").touch()
-    assert cluster.wait_for("worker", 1) == 0, cluster.logs()
-    assert cluster.wait_for("worker", 0) == 0, cluster.logs()
+    assert cluster.wait_for("export", 0) == 0, cluster.logs()
+    server = Server(run_dir.parent / "export", run_dir, run_dir.parent / "server.log")
+    try:
+        wait_until(cluster, lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
+        cluster.kill_in_next_write("ps", 0)
+        before = manifests(run_dir)[-1]
+        cluster.start("ps", 0)
+        wait_until(cluster, lambda: manifests(run_dir)[-1].position.run == 2)
+        assert "delta not committed" in cluster.said("worker", 0)
+        assert_goes_on(run_dir, run=2)
+        wait_until(cluster, lambda: manifests(run_dir)[-1].step > before.step + 100)
+        lost_step = step_of(run_dir, 1)
+        wait_until(cluster, lambda: step_of(run_dir, 1) != lost_step)
+        wait_until(cluster, lambda: any(run_dir.rglob(".tmp-*.part-*")), seconds=0.0)
+        cluster.kill("ps", 1)
+        cluster.start("ps", 1)
+        wait_until(cluster, lambda: manifests(run_dir)[-1].position.run == 3)
+        assert_goes_on(run_dir, run=3)
+        cluster.kill("worker", 0)
+        cluster.start("worker", 0)
+        wait_until(cluster, lambda: manifests(run_dir)[-1].position.run == 4)
+        (run_dir / "stop").touch()
+        assert cluster.wait_for("worker", 1) == 0, cluster.logs()
+        assert cluster.wait_for("worker", 0) == 0, cluster.logs()
+        assert not list(run_dir.rglob(".tmp-*"))
+        assert_replays(run_dir)
+        assert_served(server, run_dir)
+    finally:
+        server.kill()
 
+
+def assert_goes_on(run_dir: Path, *, run: int) -> None:
+    """The first delta of a run follows the last commit of the run before it."""
+    deltas = manifests(run_dir, Kind.DELTA)
+    first = next(link for link in deltas if link.position.run == run)
+    newest = [link for link in manifests(run_dir) if link.position.run == run - 1][-1]
+    assert first.parent == newest.node
+
+
+def assert_replays(run_dir: Path) -> None:
+    """Every update is in some delta: the oldest full with all deltas is what the last full, at rest, says."""
     fulls = manifests(run_dir, Kind.FULL)
-    # Two parameter servers with serving and training data each.
+    # Two parameter servers with serving and training data each; in deltas the chief has two files of its own.
     assert len([file for file in fulls[-1].files if ".data-" in file.name]) == 4
-    # Every update is in some delta: the oldest full with all deltas is what the last full, at rest, says.
+    for delta in manifests(run_dir, Kind.DELTA):
+        assert len([file for file in delta.files if ".data-" in file.name]) == 6
     last = newest_state(run_dir)
     replayed = state_of(run_dir, fulls[0], links_after(run_dir, fulls[0]))
     assert replayed.keys() == last.keys()
     for key, value in last.items():
         assert value.tobytes() == replayed[key].tobytes(), key
+
+
+def assert_served(server: Server, run_dir: Path) -> None:
+    """Our server has followed all of it by deltas. Row i // 4 of part i mod 4 is id i."""
+    server.wait_until_ready()
+    table = newest_state(run_dir)["table"]
+    position = str(manifests(run_dir)[-1].position)
+    ids = np.arange(len(table))
+    question = {"inputs": {"ids": ids.tolist()}, "min_position": position, "wait_ms": 10_000}
+    answer = server.http.post("/predict", json=question).raise_for_status().json()
+    rows = np.array(answer["outputs"]["rows"], np.float32)
+    assert answer["version"]["position"] == position
+    assert rows.tobytes() == table[ids % 4 * (len(table) // 4) + ids // 4].tobytes()
+    assert server.said.count("loading export") == 1
 
 
 def step_of(run_dir: Path, worker: int) -> int:
@@ -122,12 +175,12 @@ def step_of(run_dir: Path, worker: int) -> int:
         return 0
 
 
-def wait_until(cluster: Cluster, condition: Callable[[], bool]) -> None:
+def wait_until(cluster: Cluster, condition: Callable[[], bool], *, seconds: float = 0.1) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         cluster.require_alive()
         assert time.monotonic() < deadline, cluster.logs()
-        time.sleep(0.1)
+        time.sleep(seconds)
 
 
 def _free_ports(count: int) -> list[int]:

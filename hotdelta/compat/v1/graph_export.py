@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +57,22 @@ def export_chain(
 
 
 def export_session(
-    session: Any, signatures: Mapping[str, GraphSignature], target: Path, options: ExportOptions
+    session: Any,
+    signatures: Mapping[str, GraphSignature],
+    target: Path,
+    options: ExportOptions,
+    *,
+    keys: Collection[str] | None = None,
 ) -> Path:
-    """Export a Session's graph with the values that it holds now, to exactly `target`."""
+    """Export a Session's graph with the values that it holds now, to exactly `target`.
+
+    `keys`: the variables that the signatures need, when no others are to be in it. Deltas of a chain carry all.
+    """
     with session.graph.as_default():
         layout = _layout()
         schema = layout.variables.schema
+        if keys is not None:
+            schema = replace(schema, variables=tuple(spec for spec in schema.variables if spec.key in keys))
         served = {item.key: item for item in served_variables(layout.saved)}
         values = {spec.key: _read(session, served[spec.key]) for spec in schema.variables}
         prepared = _prepare(session.graph, layout, signatures, schema)

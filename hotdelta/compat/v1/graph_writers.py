@@ -1,6 +1,6 @@
-"""Who writes to a variable in a graph: operations that name their rows, and all others.
+"""Who writes to a variable in a graph: operations that name their rows, those that set it up, and all others.
 
-Initializers and the restore operations of Savers do not count: they run before training, under our eyes.
+Initializers and the restore operations of Savers set it up: they run before training, and hardly ever again.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ class Uses:
 
     row_writers: tuple[Any, ...]
     other_writers: tuple[Any, ...]
+    set_up: tuple[Any, ...]
     lookups: tuple[Any, ...]
 
 
 def find_uses(part: Part) -> Uses:
-    consumers = list(_consumers(part.reference))
-    writers = [
-        operation for operation in consumers if _is_writer(operation) and not _is_set_up(operation, part)
-    ]
+    writers = [operation for operation in _consumers(part.reference) if _is_writer(operation)]
+    set_up = [operation for operation in writers if _is_set_up(operation, part)]
+    others = [operation for operation in writers if operation not in set_up]
     return Uses(
-        tuple(operation for operation in writers if operation.type in _ROW_WRITERS),
-        tuple(operation for operation in writers if operation.type not in _ROW_WRITERS),
+        tuple(operation for operation in others if operation.type in _ROW_WRITERS),
+        tuple(operation for operation in others if operation.type not in _ROW_WRITERS),
+        tuple(set_up),
         tuple(_lookups(part.reference)),
     )
 

@@ -9,9 +9,12 @@ import tensorflow as tf
 
 from hotdelta.chain import state_file
 from hotdelta.chain.disk import Disk
+from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, RecordingHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.checkpoint_config import CheckpointConfig
+from hotdelta.train.schedule import SaveEvery
 
 v1 = tf.compat.v1
 _stock_session = v1.train.MonitoredTrainingSession
@@ -23,7 +26,7 @@ DEFAULT_SAVE_SECONDS = 600
 def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     master: str = "",
     is_chief: bool = True,
-    checkpoint_dir: str | None = None,
+    checkpoint_dir: str | Path | CheckpointConfig | None = None,
     scaffold: Any = None,
     hooks: Any = None,
     chief_only_hooks: Any = None,
@@ -43,33 +46,33 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
 ) -> Any:
     """tf.train.MonitoredTrainingSession. With an incremental interval, deltas are written between full checkpoints.
 
-    Raises ConfigurationError when no delta could be written.
+    A CheckpointConfig in place of the directory says both where and when to save. Raises ConfigurationError when no
+    delta could be written.
     """
-    save_secs, save_steps = _full_interval(save_checkpoint_secs, save_checkpoint_steps)
-    is_incremental = (
-        save_incremental_checkpoint_secs is not None or save_incremental_checkpoint_steps is not None
-    )
+    full = _full_interval(checkpoint_dir, save_checkpoint_secs, save_checkpoint_steps)
+    delta = (save_incremental_checkpoint_secs, save_incremental_checkpoint_steps)
+    schedule = find_schedule(checkpoint_dir or "", full=full, delta=delta)
     hooks, chief_only_hooks = list(hooks or []), list(chief_only_hooks or [])
-    if is_incremental:
+    if schedule is not None:
         scaffold = scaffold or Scaffold(incremental_save_restore=True)
-        _check(checkpoint_dir, scaffold, save_secs, save_steps)
+        _check(checkpoint_dir, scaffold, schedule)
         if is_chief:
-            state_file.refresh_fulls(Path(str(checkpoint_dir)), disk=Disk())
+            state_file.refresh_fulls(schedule.run_dir, disk=Disk())
             chief_only_hooks.append(
                 CheckpointSaverHook(
-                    str(checkpoint_dir),
-                    save_secs=save_secs,
-                    save_steps=save_steps,
+                    checkpoint_dir or "",
+                    save_secs=full[0],
+                    save_steps=full[1],
                     scaffold=scaffold,
                     save_graph_def=save_graph_def,
-                    incremental_save_secs=save_incremental_checkpoint_secs,
-                    incremental_save_steps=save_incremental_checkpoint_steps,
+                    incremental_save_secs=delta[0],
+                    incremental_save_steps=delta[1],
                 )
             )
         else:
             hooks.append(RecordingHook())
-        save_secs = save_steps = None
-    elif checkpoint_dir and is_chief and (save_secs or save_steps):
+        checkpoint_dir, full = str(schedule.run_dir), (None, None)
+    elif checkpoint_dir and is_chief and full != (None, None):
         _refuse_unused_scaffold(scaffold)
     return _stock_session(
         master=master,
@@ -78,8 +81,8 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         scaffold=scaffold,
         hooks=hooks,
         chief_only_hooks=chief_only_hooks,
-        save_checkpoint_secs=save_secs,
-        save_checkpoint_steps=save_steps,
+        save_checkpoint_secs=full[0],
+        save_checkpoint_steps=full[1],
         config=config,
         stop_grace_period_secs=stop_grace_period_secs,
         log_step_count_steps=log_step_count_steps,
@@ -90,19 +93,22 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     )
 
 
-def _full_interval(seconds: Any, steps: Any) -> tuple[Any, Any]:
+def _full_interval(checkpoint: Any, seconds: Any, steps: Any) -> tuple[float | None, int | None]:
+    """None and 0 are no interval."""
     if seconds is USE_DEFAULT and steps is USE_DEFAULT:
-        return DEFAULT_SAVE_SECONDS, None
-    return (None if seconds is USE_DEFAULT else seconds), (None if steps is USE_DEFAULT else steps)
+        return (None if isinstance(checkpoint, CheckpointConfig) else DEFAULT_SAVE_SECONDS), None
+    return (None if seconds is USE_DEFAULT else seconds or None), (
+        None if steps is USE_DEFAULT else steps or None
+    )
 
 
-def _check(checkpoint_dir: Any, scaffold: Any, save_secs: Any, save_steps: Any) -> None:
-    if not checkpoint_dir:
+def _check(checkpoint: Any, scaffold: Any, schedule: SaveSchedule) -> None:
+    if not checkpoint:
         raise ConfigurationError(
             "an incremental interval without a directory to save to", hint="pass checkpoint_dir"
         )
     require_incremental_scaffold(scaffold)
-    if not save_secs and not save_steps:
+    if schedule.full == SaveEvery():
         raise ConfigurationError(
             "an incremental interval without an interval for full checkpoints: deltas need a full to follow",
             hint="pass save_checkpoint_secs or save_checkpoint_steps, too, or leave both out (every 600 seconds)",

@@ -38,8 +38,11 @@ def refusal(uses: Sequence[Uses]) -> str | None:
             followers = _followers(writer)
             if not followers:
                 return f"nothing follows {writer.type} {writer.name}, so it may run without its recorder"
-            if any(operation._get_control_flow_context() is not None for operation in (writer, *followers)):
+            if any(_is_in_control_flow(operation) for operation in (writer, *followers)):
                 return f"{writer.type} {writer.name} is used inside a cond or a loop"
+        for assign in use.set_up:
+            if _is_in_control_flow(assign):
+                return f"{assign.type} {assign.name} is inside a cond or a loop"
     return None
 
 
@@ -57,8 +60,8 @@ def make_flags(table: SavedVariable, part: Part, number: int) -> PartFlags:
             variable,
             tf.reshape(tf.where(tf.not_equal(variable.read_value(), 0)), [-1]),
             ids,
-            _scatter(variable, ids, 0),
-            _scatter(variable, ids, 1),
+            set_flags(variable, ids, 0),
+            set_flags(variable, ids, 1),
         )
 
 
@@ -77,12 +80,33 @@ def add_recorder(flags: PartFlags, writer: Any) -> tf.Operation:
     return recorder
 
 
+def mark_when_assigned(flags: PartFlags, assign: Any) -> tf.Operation:
+    """All rows are due when `assign` runs, whoever runs it: an initializer that runs again, Variable.load, a restore.
+
+    Nothing can be made to run after an operation that is fetched by itself, so the flags are set before it. Returns
+    what sets them once more afterwards, for those who see it fetched: a delta may be taken in between.
+    """
+    with tf.device(flags.variable.device):
+        assign._add_control_input(mark_all(flags))
+        with tf.control_dependencies([assign]):
+            return mark_all(flags)
+
+
+def mark_all(flags: PartFlags) -> tf.Operation:
+    with tf.device(flags.variable.device):
+        return flags.variable.assign(tf.ones_like(flags.variable.initial_value), read_value=False)
+
+
+def _is_in_control_flow(operation: Any) -> bool:
+    return operation._get_control_flow_context() is not None
+
+
 def _followers(writer: Any) -> list[Any]:
     outputs = [operation for tensor in writer.outputs for operation in tensor.consumers()]
     return [*writer._control_outputs, *outputs]
 
 
-def _scatter(variable: tf.Variable, ids: tf.Tensor, value: int) -> tf.Operation:
+def set_flags(variable: tf.Variable, ids: tf.Tensor, value: int) -> tf.Operation:
     return tf.raw_ops.ResourceScatterUpdate(
         resource=variable.handle, indices=ids, updates=tf.constant(value, tf.int8)
     )

@@ -6,7 +6,7 @@ Nothing is changed before everything is checked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleReader
 from hotdelta.chain.manifest import Kind, Manifest, TableRecord, Tracking
-from hotdelta.chain.scan import Scanner, directory_of
+from hotdelta.chain.scan import Scanner
+from hotdelta.chain.verification import directory_of
 from hotdelta.compat.v1.lookup_strategy import moved_rows
 from hotdelta.compat.v1.session_values import RowOperations
 from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph
@@ -88,12 +89,16 @@ def moved_in(table: GraphTable, manifest: Manifest) -> Ids | None:
 
 
 def saved_values(graph: TrainingGraph, reader: ResumeReader) -> dict[str, Array]:
-    """What is on disk of every value, and of every row variable of the tables that are compared."""
-    found = {other.key: reader.other_value(other) for other in graph.variables.others}
+    """What is on disk of every variable that is saved whole."""
+    return {other.key: reader.other_value(other) for other in graph.variables.others}
+
+
+def saved_rows(graph: TrainingGraph, reader: ResumeReader) -> Iterator[tuple[str, Array]]:
+    """What is on disk of every row variable of the tables that are compared, one at a time (they are large)."""
     for table in graph.tables:
         if table.flags is None:
-            found.update({item.key: values for item, values in reader.table_values(table.table)})
-    return found
+            for item, values in reader.table_values(table.table):
+                yield item.key, values
 
 
 def _whole(table: GraphTable) -> TableRecord:
@@ -116,7 +121,7 @@ def _apply_delta(session: Any, operations: RowOperations, reader: BundleReader, 
         operations.write(session, *changed)
     elif key + names.VALUE_SUFFIX in reader.entries and reader.entries[key + names.VALUE_SUFFIX].shape[0]:
         value = reader.map_bytes(key + names.VALUE_SUFFIX).view(saved.numpy_dtype).reshape(saved.shape)
-        operations.write(session, np.arange(saved.shape[0], dtype=np.int64), np.array(value))
+        operations.write_whole(session, np.array(value))
 
 
 def _changed_rows(reader: BundleReader, key: str, spec: Any) -> tuple[Ids, Array] | None:
@@ -144,5 +149,4 @@ def _value(reader: ResumeReader, run_dir: Path, point: ResumePoint, other: Other
 
 def _write_moved(session: Any, table: GraphTable, reader: ResumeReader, rows: Ids) -> None:
     for item, values in reader.table_values(table.table):
-        operations = table.rows[item.key]
-        operations.write(session, np.arange(item.rows, dtype=np.int64), values[rows])
+        table.rows[item.key].write_whole(session, values[rows])

@@ -61,6 +61,18 @@ class SavedVariable:
         return tuple(part.rows for part in self.parts) if len(self.parts) > 1 else ()
 
 
+def is_remote(device: str) -> bool:
+    """Whether another process than that of the Session holds what is on this device."""
+    job = tf.DeviceSpec.from_string(device or "").job
+    return job not in (None, "localhost")
+
+
+def cpu_of(device: str) -> str:
+    """The processor that shares its memory, and its file system, with a device."""
+    spec = tf.DeviceSpec.from_string(device or "").replace(device_type="CPU", device_index=0)
+    return str(spec.to_string())
+
+
 def find_saved_variables(variables: Iterable[Any]) -> tuple[SavedVariable, ...]:
     """In the order in which the variables were made. Raises ConfigurationError for what a chain cannot hold."""
     groups: dict[str, list[Any]] = {}

@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.open_chains import is_saved, wait_for_writes
 from hotdelta.compat.v1.restoring import find_point, restore_point
+from hotdelta.compat.v1.save_schedule import refuse_hours
 from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
-from hotdelta.compat.v1.session_chain import wait_for_writes
 from hotdelta.compat.v1.training_graph import TrainingGraph, prepare_graph, training_graph_of
 from hotdelta.errors import ConfigurationError, ModelMismatchError
 
@@ -26,6 +27,8 @@ class Saver(tf.compat.v1.train.Saver):
             # Built by the scaffold: a Saver that is made before the optimizer would miss the optimizer's slots.
             kwargs.setdefault("defer_build", True)
         super().__init__(*args, **kwargs)
+        if incremental_save_restore:
+            refuse_hours(self._keep_checkpoint_every_n_hours)
 
     @property
     def keep_fulls(self) -> int:
@@ -50,6 +53,18 @@ class Saver(tf.compat.v1.train.Saver):
         """Add what incremental checkpoints need to the default graph: call it when all of the model is there."""
         return prepare_graph(self.saved_variables())
 
+    def restore_operations(self) -> set[str]:
+        """The names of all operations that run, or are waited for, when this Saver restores."""
+        graph = tf.compat.v1.get_default_graph()
+        queue = [graph.get_operation_by_name(self.saver_def.restore_op_name)]
+        found: set[str] = set()
+        while queue:
+            operation = queue.pop()
+            if operation.name not in found:
+                found.add(operation.name)
+                queue.extend(operation.control_inputs)
+        return found
+
     def meta_graph(self) -> bytes:
         """What a `.meta` file holds."""
         content: bytes = self.export_meta_graph().SerializeToString()
@@ -66,7 +81,16 @@ class Saver(tf.compat.v1.train.Saver):
         return super().save(sess, save_path, *args, **kwargs)
 
     def restore(self, sess: Any, save_path: str) -> None:
-        """Raises ModelMismatchError (nothing was changed), ChainError when what is on disk is damaged."""
+        """In the middle of training all rows are due afterwards.
+
+        Raises ModelMismatchError (nothing was changed), ChainError when what is on disk is damaged.
+        """
+        self._restore(sess, save_path)
+        graph = training_graph_of(sess.graph)
+        if graph is not None and is_saved(sess):
+            sess.run(graph.all_touched)
+
+    def _restore(self, sess: Any, save_path: str) -> None:
         if not self._is_built:
             with sess.graph.as_default():
                 self.build()

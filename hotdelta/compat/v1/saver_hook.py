@@ -8,11 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.compat.v1.save_schedule import PolicyTimer, SaveSchedule, find_schedule
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.scaffold import Scaffold, require_incremental
 from hotdelta.compat.v1.session_chain import SessionChain
 from hotdelta.compat.v1.training_graph import TrainingGraph, training_graph_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.checkpoint_config import CheckpointConfig
+from hotdelta.train.schedule import SaveEvery
 
 v1 = tf.compat.v1
 
@@ -30,12 +33,13 @@ class CheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListener):
 class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
     """tf.train.CheckpointSaverHook; with `incremental_save_secs` or `incremental_save_steps` it writes a chain.
 
-    Only the chief has one. A full is written at the start when there is nothing to go on from, and at the end.
+    A CheckpointConfig in place of the directory says both where and when to save. Only the chief has one. A full is
+    written at the start when there is nothing to go on from, and at the end.
     """
 
     def __init__(
         self,
-        checkpoint_dir: str,
+        checkpoint_dir: str | Path | CheckpointConfig,
         save_secs: float | None = None,
         save_steps: int | None = None,
         saver: Any = None,
@@ -47,35 +51,40 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         incremental_save_secs: float | None = None,
         incremental_save_steps: int | None = None,
     ) -> None:
-        is_incremental = incremental_save_secs is not None or incremental_save_steps is not None
-        if is_incremental:
-            _check_configuration(save_secs, save_steps, scaffold, checkpoint_basename)
+        schedule = find_schedule(
+            checkpoint_dir,
+            full=(save_secs, save_steps),
+            delta=(incremental_save_secs, incremental_save_steps),
+        )
+        if schedule is not None:
+            _check_configuration(schedule, scaffold, checkpoint_basename)
         elif getattr(scaffold, "incremental_save_restore", False):
             raise ConfigurationError(
                 "the scaffold records for deltas, but its CheckpointSaverHook has no interval for them",
                 hint="pass incremental_save_secs or incremental_save_steps, too",
             )
+        is_config = isinstance(checkpoint_dir, CheckpointConfig)
         super().__init__(
-            str(checkpoint_dir),
+            str(schedule.run_dir if schedule else checkpoint_dir),
             save_secs=save_secs,
-            save_steps=save_steps,
+            # tf.train wants an interval; our timer takes its place.
+            save_steps=1 if is_config else save_steps,
             saver=saver,
             checkpoint_basename=checkpoint_basename,
             scaffold=scaffold,
             listeners=listeners,
             save_graph_def=save_graph_def,
         )
-        self._delta_timer = (
-            v1.train.SecondOrStepTimer(every_secs=incremental_save_secs, every_steps=incremental_save_steps)
-            if is_incremental
-            else None
-        )
+        self._schedule = schedule
+        self._delta_timer = PolicyTimer(schedule.delta) if schedule else None
+        if schedule is not None:
+            self._timer = PolicyTimer(schedule.full)
         self._chain: SessionChain | None = None
         self._saved_step = -1
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        if self._delta_timer is not None and self._chain is None:
-            self._chain = self._new_chain(session)
+        if self._schedule is not None and self._chain is None:
+            self._chain = self._new_chain(session, self._schedule)
         super().after_create_session(session, coord)
         if self._delta_timer is not None:
             self._delta_timer.update_last_triggered_step(session.run(self._global_step_tensor))
@@ -113,12 +122,12 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         self._chain.close()
         self._chain = None
 
-    def _new_chain(self, session: Any) -> SessionChain:
+    def _new_chain(self, session: Any, schedule: SaveSchedule) -> SessionChain:
         saver: Saver = self._get_saver()
         return SessionChain(
             _prepared(session),
-            Path(self._checkpoint_dir),
-            keep_fulls=saver.keep_fulls,
+            schedule.run_dir,
+            keep_fulls=schedule.kept(saver.keep_fulls),
             step_tensor=self._global_step_tensor,
             meta_graph=saver.meta_graph if self._save_graph_def else None,
         )
@@ -199,14 +208,14 @@ def _prepared(session: Any) -> TrainingGraph:
     return graph
 
 
-def _check_configuration(save_secs: Any, save_steps: Any, scaffold: Any, basename: str) -> None:
+def _check_configuration(schedule: SaveSchedule, scaffold: Any, basename: str) -> None:
     if scaffold is None:
         raise ConfigurationError(
-            "a CheckpointSaverHook with an incremental interval has no scaffold, so nothing records for it",
+            "a CheckpointSaverHook that writes deltas has no scaffold, so nothing records for it",
             hint="pass scaffold=tf.train.Scaffold(incremental_save_restore=True), the one of the Session",
         )
     require_incremental_scaffold(scaffold)
-    if save_secs is None and save_steps is None:
+    if schedule.full == SaveEvery():
         raise ConfigurationError(
             "an incremental interval without an interval for full checkpoints: deltas need a full to follow",
             hint="pass save_secs or save_steps, too",

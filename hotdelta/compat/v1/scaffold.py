@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resources
 
 from hotdelta.compat.v1.saver import Saver
-from hotdelta.compat.v1.training_graph import TrainingGraph
+from hotdelta.compat.v1.training_graph import TrainingGraph, watch_assigns
 from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1
@@ -32,6 +32,7 @@ class Scaffold(tf.compat.v1.train.Scaffold):
                 self._saver = _default_saver()
             self._saver.build()
             graph = self._saver.prepare()
+            watch_assigns(graph, except_for=self._saver.restore_operations())
             self._init_op = self._with_own_variables(graph)
             self._ready_op = self._reporting_own_variables(graph)
         super().finalize()

@@ -13,10 +13,13 @@ from hotdelta.chain import names
 from hotdelta.chain.commit import publish_file
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Manifest
-from hotdelta.chain.scan import Listing, directory_of
+from hotdelta.chain.scan import Listing
+from hotdelta.chain.verification import directory_of
+from hotdelta.compat.v1 import open_chains
 from hotdelta.compat.v1.full_bundle import META_SUFFIX, add_file
-from hotdelta.compat.v1.restoring import moved_in, saved_values
+from hotdelta.compat.v1.restoring import moved_in, saved_rows, saved_values
 from hotdelta.compat.v1.session_cut import SessionCuts
+from hotdelta.compat.v1.shard_cut import ShardCuts
 from hotdelta.compat.v1.training_graph import TrainingGraph
 from hotdelta.errors import CommitError
 from hotdelta.logs import event
@@ -63,7 +66,9 @@ class SessionChain:
         self._meta_graph = meta_graph
         self._disk = Disk()
         self._chain = ChainWriter(run_dir, keep_fulls=keep_fulls, disk=self._disk)
-        self._cuts = SessionCuts(graph, {})
+        self._cuts: SessionCuts | ShardCuts = (
+            SessionCuts(graph, {}, {}) if graph.shards is None else ShardCuts(graph, graph.shards, {})
+        )
         self._session: Any = None
         self._writer = BackgroundWorker("hotdelta-delta-writer")
         self._in_flight: _InFlight | None = None
@@ -84,7 +89,7 @@ class SessionChain:
         self.wait()
         self._in_flight = None
         self._session = session
-        _release_abandoned(self._run_dir.resolve(), self)
+        open_chains.register(self._run_dir, self)
         listing = self._chain.open()
         point = self._restored_point(listing)
         self._chain.begin_run(listing, point.newest if point else None)
@@ -97,8 +102,7 @@ class SessionChain:
         )
         if point is None:
             return self._start_chain(session)
-        with ResumeReader(self._run_dir, point) as reader:
-            self._cuts = SessionCuts(self._graph, saved_values(self._graph, reader))
+        self._remember(session, point)
         return None
 
     @property
@@ -179,13 +183,22 @@ class SessionChain:
         cut = self._empty_cut(session)
         link = self._chain.next_link()
         manifest = self._commit_full(session, cut, Link(link.node, None))
-        with ResumeReader(self._run_dir, ResumePoint(manifest, (), ())) as reader:
-            self._cuts = SessionCuts(self._graph, saved_values(self._graph, reader))
+        self._remember(session, ResumePoint(manifest, (), ()))
         return manifest
+
+    def _remember(self, session: Any, point: ResumePoint) -> None:
+        """What is on disk is what the next cut is compared with."""
+        with ResumeReader(self._run_dir, point) as reader:
+            values, rows = saved_values(self._graph, reader), saved_rows(self._graph, reader)
+            if self._graph.shards is None:
+                self._cuts = SessionCuts(self._graph, values, dict(rows))
+            else:
+                self._cuts = ShardCuts(self._graph, self._graph.shards, values)
+                self._graph.shards.begin(session, rows)
 
     def _empty_cut(self, session: Any) -> Cut:
         """Forgets what was touched: the full that follows reads every row afterwards."""
-        self._cuts.forget_touched(session)
+        session.run(self._graph.flag_initializers)
         step = int(session.run(self._step_tensor))
         return Cut(step, (), {}, self._state(step), None, time.time())
 
@@ -200,13 +213,12 @@ class SessionChain:
 
     def _submit(self, cut: Cut, link: Link) -> None:
         in_flight = self._in_flight = _InFlight(cut)
-        others, schema = self._graph.variables.others, self._graph.variables.schema.digest
-        tables = self._cuts.records(cut)
+        cuts, session = self._cuts, self._session
 
         def commit() -> None:
             in_flight.manifest = self._try(
                 "delta not committed; its rows will be in the next one",
-                lambda: self._chain.commit_delta(cut, link, others=others, schema=schema, tables=tables),
+                lambda: cuts.commit(self._chain, session, cut, link),
             )
 
         self._writer.submit(commit)
@@ -251,21 +263,3 @@ class SessionChain:
             bytes=manifest.total_bytes,
         )
         return manifest
-
-
-_open_chains: dict[Path, SessionChain] = {}
-
-
-def _release_abandoned(run_dir: Path, successor: SessionChain) -> None:
-    """A training that ended with an exception never says so to its hooks, and would keep the directory locked."""
-    abandoned = _open_chains.get(run_dir)
-    if abandoned is not None and abandoned is not successor and abandoned.is_session_closed():
-        abandoned.close()
-    _open_chains[run_dir] = successor
-
-
-def wait_for_writes(run_dir: Path) -> None:
-    """Until the delta that this process is writing there, if any, is committed: a restore must not miss it."""
-    chain = _open_chains.get(run_dir.resolve())
-    if chain is not None:
-        chain.wait()

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hotdelta.chain.manifest import TableRecord
+from hotdelta.chain.manifest import Manifest, TableRecord
+from hotdelta.compat.v1.moved_values import MovedValues
 from hotdelta.compat.v1.session_values import Feeds, join
-from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph
+from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph, table_records
+from hotdelta.train.chain_writer import ChainWriter, Link
 from hotdelta.train.cut import Cut, RowBlock
-from hotdelta.train.row_values import Array, Ids, is_same_bits, row_bytes
+from hotdelta.train.row_values import Array, Ids, row_bytes
 
 
 class SessionCuts:
@@ -25,10 +27,11 @@ class SessionCuts:
     gathers the rows: each in a Session call of its own, because that is what orders them.
     """
 
-    def __init__(self, graph: TrainingGraph, saved: Mapping[str, Array]) -> None:
-        """`saved`: what is on disk of every value and of every row variable that is compared."""
+    def __init__(self, graph: TrainingGraph, saved: Mapping[str, Array], rows: Mapping[str, Array]) -> None:
+        """`saved`: what is on disk of every value; `rows`: of every row variable that is compared."""
         self._graph = graph
-        self._remembered = {key: np.array(value) for key, value in saved.items()}
+        self._values = MovedValues(saved)
+        self._remembered = {key: np.array(value) for key, value in rows.items()}
         self._due: set[str] = set()
 
     def take(self, session: Any, *, trainer_state: bytes, step_tensor: Any, trained_at: float) -> Cut:
@@ -39,6 +42,7 @@ class SessionCuts:
             blocks, values, step = self._read(session, taken, step_tensor)
         except BaseException:
             self._due.update(self._remembered)
+            self._values.give_back_all()
             # A Session that is gone takes its flags along, and a new one starts from what is committed.
             with contextlib.suppress(tf.errors.OpError, RuntimeError):
                 self._give_back(session, taken)
@@ -52,10 +56,6 @@ class SessionCuts:
             trained_at=trained_at,
         )
 
-    def forget_touched(self, session: Any) -> None:
-        """A full is about to read every row."""
-        self._take_flags(session)
-
     def give_back(self, session: Any, cut: Cut) -> None:
         """The cut was not committed: what it took is due again."""
         flagged = {table.key: table for table in self._graph.tables if table.flags is not None}
@@ -65,19 +65,21 @@ class SessionCuts:
         }
         self._give_back(session, _Taken(touched, compared, cut.values))
 
+    def commit(
+        self,
+        chain: ChainWriter,
+        session: Any,  # noqa: ARG002 - for ShardCuts, whose rows are not in the cut
+        cut: Cut,
+        link: Link,
+    ) -> Manifest:
+        """Raises CommitError."""
+        variables = self._graph.variables
+        return chain.commit_delta(
+            cut, link, others=variables.others, schema=variables.schema.digest, tables=self.records(cut)
+        )
+
     def records(self, cut: Cut) -> dict[str, TableRecord]:
-        rows = {block.variable.key: len(block.ids) for block in cut.blocks}
-        return {
-            table.key: TableRecord(
-                table.table.values.shape,
-                table.table.values.dtype,
-                table.tracking,
-                rows.get(table.key, 0),
-                part_rows=table.saved.part_rows,
-                strategy=table.strategy if table.saved.part_rows else "",
-            )
-            for table in self._graph.tables
-        }
+        return table_records(self._graph.tables, {block.variable.key: len(block.ids) for block in cut.blocks})
 
     def _take_flags(self, session: Any) -> dict[str, Ids]:
         flagged = [table for table in self._graph.tables if table.flags is not None]
@@ -114,7 +116,7 @@ class SessionCuts:
             blocks.extend(
                 self._compared(session, table) if table.flags is None else _touched(table, taken, fetched)
             )
-        return blocks, self._moved(self._graph.values.join(values)), int(step)
+        return blocks, self._values.take(self._graph.values.join(values)), int(step)
 
     def _compared(self, session: Any, table: GraphTable) -> Iterator[RowBlock]:
         for item in table.table.row_variables:
@@ -130,18 +132,8 @@ class SessionCuts:
             self._due.discard(item.key)
             yield RowBlock(item, ids, changed)
 
-    def _moved(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        moved = {
-            key: np.array(value)
-            for key, value in values.items()
-            if key in self._due or not is_same_bits(value, self._remembered[key])
-        }
-        self._remembered.update(moved)
-        self._due.difference_update(moved)
-        return moved
-
     def _give_back(self, session: Any, taken: _Taken) -> None:
-        self._due.update(taken.values)
+        self._values.give_back(taken.values)
         self._due.update(key for key, ids in taken.compared.items() if len(ids))
         feeds: Feeds = {}
         operations = []

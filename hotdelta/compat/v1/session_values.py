@@ -64,6 +64,9 @@ class RowOperations:
                 written.append(operations.scatter)
             session.run(written, feeds)
 
+    def write_whole(self, session: Any, values: Array) -> None:
+        self.write(session, np.arange(len(values), dtype=np.int64), values)
+
     def chunks(self, rows: int | None = None) -> Iterator[tuple[int, int]]:
         total = self.saved.shape[0] if rows is None else rows
         row_bytes = max(1, int(np.prod(self.saved.shape[1:])) * self.saved.numpy_dtype.itemsize)
@@ -114,13 +117,17 @@ def _part_operations(saved: SavedVariable, part: Part) -> _PartOperations:
         rows = tf.compat.v1.placeholder(saved.dtype, [None, *saved.shape[1:]])
         if part.is_resource:
             handle = part.variable.handle
-            gathered = tf.raw_ops.ResourceGather(resource=handle, indices=ids, dtype=saved.dtype)
             scatter = tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=ids, updates=rows)
         else:
-            reference = part.reference
-            gathered = tf.raw_ops.GatherV2(params=reference, indices=ids, axis=0)
-            scatter = tf.raw_ops.ScatterUpdate(ref=reference, indices=ids, updates=rows).op
-    return _PartOperations(part, ids, gathered, rows, scatter)
+            scatter = tf.raw_ops.ScatterUpdate(ref=part.reference, indices=ids, updates=rows).op
+        return _PartOperations(part, ids, gather_rows(saved, part, ids), rows, scatter)
+
+
+def gather_rows(saved: SavedVariable, part: Part, ids: tf.Tensor) -> tf.Tensor:
+    """Rows of one part, by their number in it."""
+    if part.is_resource:
+        return tf.raw_ops.ResourceGather(resource=part.variable.handle, indices=ids, dtype=saved.dtype)
+    return tf.raw_ops.GatherV2(params=part.reference, indices=ids, axis=0)
 
 
 def _read(part: Part) -> tf.Tensor:

@@ -6,19 +6,28 @@ Built once, when the scaffold is finalized: every operation of the user is there
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain.manifest import Tracking
+from hotdelta.chain.manifest import TableRecord, Tracking
 from hotdelta.chain.position import Node
 from hotdelta.compat.v1.full_bundle import FullBundleOperations
 from hotdelta.compat.v1.graph_layout import GraphLayout, TableLayout, find_layout
-from hotdelta.compat.v1.recording import SCOPE, PartFlags, add_recorder, make_flags, refusal
-from hotdelta.compat.v1.saved_variables import SavedVariable
+from hotdelta.compat.v1.recording import (
+    SCOPE,
+    PartFlags,
+    add_recorder,
+    make_flags,
+    mark_all,
+    mark_when_assigned,
+    refusal,
+)
+from hotdelta.compat.v1.saved_variables import SavedVariable, is_remote
 from hotdelta.compat.v1.session_values import RowOperations, ValueOperations
+from hotdelta.compat.v1.shard_delta import ShardDelta, ShardMember
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import ModelVariables, Table
 
@@ -27,12 +36,16 @@ _REMEDY = "train it with an optimizer that writes only the rows of a batch (not 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphTable:
-    """A table with its slots: how its rows are read and written, and which of them were touched (None: compared)."""
+    """A table with its slots: how its rows are read and written, and which of them were touched (None: compared).
+
+    `set_up`: for each part the operations that give all of its rows, or of those of a slot, a value.
+    """
 
     table: Table
     rows: Mapping[str, RowOperations]
     flags: tuple[PartFlags, ...] | None
     strategy: str
+    set_up: tuple[tuple[Any, ...], ...]
 
     @property
     def key(self) -> str:
@@ -49,29 +62,54 @@ class GraphTable:
 
 @dataclass(slots=True, eq=False)
 class TrainingGraph:
-    """`restored` is the node that the newest restore of a Session of this graph put it to."""
+    """`restored` is the node that the newest restore of a Session of this graph put it to.
+
+    `all_touched` marks every row of the tables that record. `shards`: how parameter servers write their own rows; None
+    when one process has all of them.
+    """
 
     variables: ModelVariables
     tables: tuple[GraphTable, ...]
     values: ValueOperations
     full: FullBundleOperations
     markers: tuple[tf.Variable, ...]
-    recorders: Mapping[str, tf.Operation]
+    all_touched: tf.Operation
+    recorders: dict[str, tf.Operation]
+    shards: ShardDelta | None
     restored: Node | None = field(default=None)
 
     @property
     def own_variables(self) -> list[tf.Variable]:
         """What has to be initialized before training, beside the user's variables."""
-        flags = [flags.variable for table in self.tables for flags in table.flags or ()]
-        return [*flags, *self.markers]
+        return [*(flags.variable for flags in self._flags), *self.markers]
 
     @property
     def flag_initializers(self) -> list[tf.Operation]:
-        return [flags.variable.initializer for table in self.tables for flags in table.flags or ()]
+        return [flags.variable.initializer for flags in self._flags]
+
+    @property
+    def _flags(self) -> list[PartFlags]:
+        recorded = [flags for table in self.tables for flags in table.flags or ()]
+        return [*recorded, *(self.shards.flags if self.shards else ())]
 
     @property
     def marker_initializers(self) -> list[tf.Operation]:
         return [marker.initializer for marker in self.markers]
+
+
+def table_records(tables: Sequence[GraphTable], rows: Mapping[str, int]) -> dict[str, TableRecord]:
+    """What a manifest says about the tables, of which so many rows changed."""
+    return {
+        table.key: TableRecord(
+            table.table.values.shape,
+            table.table.values.dtype,
+            table.tracking,
+            rows.get(table.key, 0),
+            part_rows=table.saved.part_rows,
+            strategy=table.strategy if table.saved.part_rows else "",
+        )
+        for table in tables
+    }
 
 
 _graphs: weakref.WeakKeyDictionary[Any, TrainingGraph] = weakref.WeakKeyDictionary()
@@ -91,16 +129,31 @@ def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
     variables = layout.variables
     recorders: dict[str, tf.Operation] = {}
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(SCOPE):
+        tables = tuple(_table(table, layout, recorders) for table in layout.tables)
         prepared = TrainingGraph(
             variables,
-            tuple(_table(table, layout, recorders) for table in layout.tables),
+            tables,
             ValueOperations(layout.others),
             FullBundleOperations(saved, {item.key: item.role for item in variables.everything()}),
             _markers(saved),
+            tf.group(*(mark_all(flags) for table in tables for flags in table.flags or ())),
             recorders,
+            _shards(tables),
         )
     _graphs[graph] = prepared
     return prepared
+
+
+def watch_assigns(graph: TrainingGraph, *, except_for: Collection[str]) -> None:
+    """From now on the rows of a table are due when its initializer, or any Saver but our own, runs again.
+
+    Tables that are compared do not need it. Before any Session has run these operations: it would not see the change.
+    """
+    for table in graph.tables:
+        for flags, assigns in zip(table.flags or (), table.set_up, strict=table.flags is not None):
+            for assign in assigns:
+                if assign.name not in except_for:
+                    graph.recorders[assign.name] = mark_when_assigned(flags, assign)
 
 
 def _table(layout: TableLayout, graph: GraphLayout, recorders: dict[str, tf.Operation]) -> GraphTable:
@@ -117,7 +170,25 @@ def _table(layout: TableLayout, graph: GraphLayout, recorders: dict[str, tf.Oper
     else:
         warn_of_comparing(layout.table, reason, remedy=_REMEDY)
     rows = {member.key: RowOperations(member) for member in layout.family}
-    return GraphTable(layout.table, rows, flags, layout.strategy)
+    uses_of_parts = zip(*(graph.uses[member.key] for member in layout.family), strict=True)
+    set_up = tuple(tuple(assign for use in uses for assign in use.set_up) for uses in uses_of_parts)
+    return GraphTable(layout.table, rows, flags, layout.strategy, set_up)
+
+
+def _shards(tables: Sequence[GraphTable]) -> ShardDelta | None:
+    """None when no other process than that of the Session holds rows."""
+    members = [
+        ShardMember(
+            table.rows[item.key].saved,
+            item.role,
+            table.key if table.flags is not None else item.key,
+            table.flags,
+        )
+        for table in tables
+        for item in table.table.row_variables
+    ]
+    is_cluster = any(is_remote(part.variable.device) for member in members for part in member.saved.parts)
+    return ShardDelta(members) if is_cluster else None
 
 
 def _markers(saved: Sequence[SavedVariable]) -> tuple[tf.Variable, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hotdelta.compat.v1 as tf
+from exporter.cli import main
 from exporter.export import ExportOptions
 from exporter.loaded_graph import LoadedGraph
 from hotdelta.chain.manifest import Kind
@@ -58,6 +59,7 @@ def served(graph: LoadedGraph) -> list[bytes]:
         Build(use_resource=True, ids_dtype=tf.int32),
         Build(parts=4),
         Build(parts=4, use_resource=True, strategy="div"),
+        Build(parts=4, dtype=tf.float16),
     ],
     ids=str,
 )
@@ -131,6 +133,20 @@ def test_another_layout_is_not_exported_from_the_chain(tmp_path: Path) -> None:
         ModelMismatchError, match="table: in parts mod 15 15 in the graph, mod 8 8 7 7 trained"
     ):
         export(Build(parts=2), tmp_path / "run", tmp_path / "export")
+
+
+def test_the_command_exporter_says_how_a_run_of_tensorflow_1_is_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with new_graph():
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path / "run"):
+            pass
+    flags = ["--checkpoint-dir", str(tmp_path / "run"), "--export-dir", str(tmp_path / "export")]
+    assert main([*flags, "--save-incr-model"]) != 0
+    said = capsys.readouterr().err
+    assert "estimator.export_saved_model or tf.saved_model.simple_save" in said
+    assert not (tmp_path / "export").exists()
 
 
 def test_builder_and_simple_save_export_what_the_session_holds_and_it_follows_the_chain(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import hotdelta.compat.v1 as tf
-from hotdelta.compat.v1 import session_chain
+from hotdelta.compat.v1 import open_chains
 from hotdelta.compat.v1.saved_variables import find_saved_variables
 from tests.compat.chain_states import State
 
@@ -28,6 +28,7 @@ class Build:
     strategy: str = "mod"
     hidden: int = 3
     rows: int = ROWS
+    dtype: Any = tf.float32
 
 
 @dataclass
@@ -49,14 +50,19 @@ def new_graph() -> Iterator[None]:
 def build_model(build: Build, optimizer: Any = None) -> Model:
     partitioner = tf.fixed_size_partitioner(build.parts) if build.parts > 1 else None
     initializer = tf.random_uniform_initializer(seed=1)
+    table_initializer = tf.random_uniform_initializer(seed=1, dtype=build.dtype)
     with tf.variable_scope("", use_resource=build.use_resource):
         table = tf.get_variable(
-            "table", [build.rows, COLUMNS], initializer=initializer, partitioner=partitioner
+            "table",
+            [build.rows, COLUMNS],
+            dtype=build.dtype,
+            initializer=table_initializer,
+            partitioner=partitioner,
         )
         kernel = tf.get_variable("kernel", [COLUMNS, build.hidden], initializer=initializer)
         ids = tf.placeholder(build.ids_dtype, [None], name="ids")
         rows = tf.nn.embedding_lookup(table, ids, partition_strategy=build.strategy)
-        loss = tf.reduce_sum(tf.square(tf.matmul(rows, kernel)))
+        loss = tf.reduce_sum(tf.square(tf.matmul(tf.cast(rows, tf.float32), kernel)))
         step = tf.train.get_or_create_global_step()
         model = Model(ids, table, loss, step)
         if optimizer is not None:
@@ -81,7 +87,7 @@ def train(session: Any, model: Model, batches: Any) -> None:
 
 
 def settle() -> None:
-    for chain in list(session_chain._open_chains.values()):
+    for chain in list(open_chains._open_chains.values()):
         chain.wait()
 
 

@@ -20,9 +20,11 @@ from hotdelta.compat.v1.estimator.input_data import call_with_known, read_input
 from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
+from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.compat.v1.scaffold import Scaffold
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
+from hotdelta.train.checkpoint_config import CheckpointConfig
 
 logger = logging.getLogger(__name__)
 v1 = tf.compat.v1
@@ -34,10 +36,15 @@ class Estimator:
     def __init__(
         self,
         model_fn: Any,
-        model_dir: str | None = None,
+        model_dir: str | CheckpointConfig | None = None,
         config: RunConfig | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
+        """Raises ConfigurationError when a CheckpointConfig and a RunConfig both say when to save."""
+        if isinstance(model_dir, CheckpointConfig):
+            if config is not None:
+                raise given_twice()
+            config, model_dir = RunConfig(model_dir=model_dir), None
         config = config or RunConfig()
         self._model_dir = str(model_dir or config.model_dir or _temporary_directory())
         self._config = config.replace(model_dir=self._model_dir)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.save_schedule import DEFAULT_KEEP, NEVER_HOURS, given_twice, refuse_hours
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.checkpoint_config import CheckpointConfig
 
 _UNSET: Any = object()
 
@@ -18,23 +21,53 @@ DEFAULT_SAVE_SECONDS = 600
 
 @dataclass(frozen=True)
 class RunConfig:
-    """tf.estimator.RunConfig, and how often to write a delta: in seconds, in steps, or (both None) never."""
+    """tf.estimator.RunConfig, and how often to write a delta: in seconds, in steps, or (both None) never.
 
-    model_dir: str | None = None
+    A CheckpointConfig in place of `model_dir` says both where and when to save; `model_dir` is then its directory.
+    """
+
+    model_dir: Any = None
     tf_random_seed: int | None = None
     save_summary_steps: int = 100
     save_checkpoints_steps: Any = _UNSET
     save_checkpoints_secs: Any = _UNSET
     session_config: Any = None
-    keep_checkpoint_max: int = 5
-    keep_checkpoint_every_n_hours: float = 10000
+    keep_checkpoint_max: int = DEFAULT_KEEP
+    keep_checkpoint_every_n_hours: float = NEVER_HOURS
     log_step_count_steps: int | None = 100
     device_fn: Any = None
     save_incremental_checkpoint_secs: float | None = None
     save_incremental_checkpoint_steps: int | None = None
+    _checkpoint: CheckpointConfig | None = None
     _cluster: dict[str, Any] = field(default_factory=lambda: json.loads(os.environ.get("TF_CONFIG", "{}")))
 
     def __post_init__(self) -> None:
+        if isinstance(self.model_dir, CheckpointConfig):
+            object.__setattr__(self, "_checkpoint", self.model_dir)
+            object.__setattr__(self, "model_dir", str(self.model_dir.run_dir))
+        if self._checkpoint is None:
+            self._settle_intervals()
+        else:
+            self._settle_config(self._checkpoint)
+        if self.is_incremental:
+            refuse_hours(self.keep_checkpoint_every_n_hours)
+
+    def _settle_config(self, config: CheckpointConfig) -> None:
+        intervals = (self.save_checkpoints_steps, self.save_checkpoints_secs)
+        deltas = (self.save_incremental_checkpoint_secs, self.save_incremental_checkpoint_steps)
+        is_kept = self.keep_checkpoint_max in (DEFAULT_KEEP, config.max_num_checkpoints)
+        if any(interval not in (_UNSET, None) for interval in (*intervals, *deltas)) or not is_kept:
+            raise given_twice()
+        if Path(self.model_dir) != config.run_dir:
+            raise ConfigurationError(
+                f"model_dir is {self.model_dir}, the CheckpointConfig says {config.run_dir}",
+                hint="give the directory in the CheckpointConfig only",
+            )
+        object.__setattr__(self, "save_checkpoints_steps", None)
+        object.__setattr__(self, "save_checkpoints_secs", None)
+        object.__setattr__(self, "keep_checkpoint_max", config.max_num_checkpoints)
+
+    def _settle_intervals(self) -> None:
         steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps not in (_UNSET, None) and seconds not in (_UNSET, None):
             raise ConfigurationError(
@@ -51,9 +84,20 @@ class RunConfig:
             )
 
     @property
+    def checkpoint(self) -> str | CheckpointConfig:
+        """What a CheckpointSaverHook takes as its directory."""
+        return self._checkpoint or str(self.model_dir)
+
+    @property
+    def is_saving(self) -> bool:
+        intervals = (self.save_checkpoints_secs, self.save_checkpoints_steps)
+        return self._checkpoint is not None or intervals != (None, None)
+
+    @property
     def is_incremental(self) -> bool:
         return (
-            self.save_incremental_checkpoint_secs is not None
+            self._checkpoint is not None
+            or self.save_incremental_checkpoint_secs is not None
             or self.save_incremental_checkpoint_steps is not None
         )
 

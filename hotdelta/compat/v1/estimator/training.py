@@ -35,8 +35,7 @@ def run_training(
     if not config.is_chief and scaffold.incremental_save_restore:
         all_hooks.append(RecordingHook())
     chief_hooks = list(spec.training_chief_hooks or ())
-    is_saving = config.save_checkpoints_secs is not None or config.save_checkpoints_steps is not None
-    if is_saving and not _saving_hooks([*all_hooks, *chief_hooks]):
+    if config.is_saving and not _saving_hooks([*all_hooks, *chief_hooks]):
         chief_hooks.append(_saver_hook(config, scaffold))
     for hook in _saving_hooks([*all_hooks, *chief_hooks]):
         hook._listeners = [*hook._listeners, *listeners]
@@ -89,7 +88,7 @@ def _saver(config: RunConfig) -> Saver:
 
 def _saver_hook(config: RunConfig, scaffold: Any) -> CheckpointSaverHook:
     return CheckpointSaverHook(
-        str(config.model_dir),
+        config.checkpoint,
         save_secs=config.save_checkpoints_secs,
         save_steps=config.save_checkpoints_steps,
         scaffold=scaffold,

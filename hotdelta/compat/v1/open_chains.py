@@ -1,0 +1,35 @@
+"""The chains that this process writes, by directory: those who restore have to know of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotdelta.compat.v1.session_chain import SessionChain
+
+_open_chains: dict[Path, SessionChain] = {}
+
+
+def register(run_dir: Path, chain: SessionChain) -> None:
+    """A training that ended with an exception never says so to its hooks, and would keep the directory locked."""
+    run_dir = run_dir.resolve()
+    abandoned = _open_chains.get(run_dir)
+    if abandoned is not None and abandoned is not chain and abandoned.is_session_closed():
+        abandoned.close()
+    _open_chains[run_dir] = chain
+
+
+def wait_for_writes(run_dir: Path) -> None:
+    """Until the delta that this process is writing there, if any, is committed: a restore must not miss it."""
+    chain = _open_chains.get(run_dir.resolve())
+    if chain is not None:
+        chain.wait()
+
+
+def is_saved(session: Any) -> bool:
+    """Whether what changes in this Session goes into a chain now."""
+    session = session._tf_sess() if hasattr(session, "_tf_sess") else session
+    return any(
+        chain.is_started_for(session) and not chain.is_session_closed() for chain in _open_chains.values()
+    )

@@ -1,0 +1,122 @@
+"""When a hook saves: from intervals, as tf.train has them, or from a CheckpointConfig."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.checkpoint_config import CheckpointConfig
+from hotdelta.train.schedule import Progress, SaveEvery, SavePolicy
+
+DEFAULT_KEEP = 5
+# What tf.train has in place of "never".
+NEVER_HOURS = 10000
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSchedule:
+    """Where a chain is, when fulls and deltas are due, and how many fulls are kept (None: as the Saver says)."""
+
+    run_dir: Path
+    full: SavePolicy
+    delta: SavePolicy
+    keep_fulls: int | None = None
+
+    def kept(self, keep_of_saver: int) -> int:
+        """Raises ConfigurationError when the Saver was told another number."""
+        if self.keep_fulls is None or keep_of_saver == self.keep_fulls:
+            return keep_of_saver
+        if keep_of_saver != DEFAULT_KEEP:
+            raise ConfigurationError(
+                f"the Saver keeps {keep_of_saver} fulls, the CheckpointConfig {self.keep_fulls}",
+                hint="leave max_to_keep out",
+            )
+        return self.keep_fulls
+
+
+def find_schedule(
+    checkpoint: str | Path | CheckpointConfig,
+    *,
+    full: tuple[float | None, int | None],
+    delta: tuple[float | None, int | None],
+) -> SaveSchedule | None:
+    """`full` and `delta` are intervals in seconds and in steps. None: no interval for deltas, so there is no chain.
+
+    Raises ConfigurationError when a config and intervals are given.
+    """
+    if isinstance(checkpoint, CheckpointConfig):
+        if any(interval is not None for interval in (*full, *delta)):
+            raise given_twice()
+        return _of_config(checkpoint)
+    if delta == (None, None):
+        return None
+    return SaveSchedule(
+        Path(checkpoint),
+        SaveEvery(seconds=full[0], steps=full[1]),
+        SaveEvery(seconds=delta[0], steps=delta[1]),
+    )
+
+
+def given_twice() -> ConfigurationError:
+    return ConfigurationError(
+        "when to save is given twice: in the CheckpointConfig and beside it",
+        hint="leave the other intervals, and how many to keep, out",
+    )
+
+
+def refuse_hours(keep_checkpoint_every_n_hours: float) -> None:
+    """A full that is kept beyond its turn would keep every delta after it, too."""
+    if keep_checkpoint_every_n_hours != NEVER_HOURS:
+        raise ConfigurationError(
+            f"keep_checkpoint_every_n_hours is {keep_checkpoint_every_n_hours}, which a chain cannot do",
+            hint="leave it out, and keep more fulls (max_to_keep), or copy those that shall stay elsewhere",
+        )
+
+
+def _of_config(config: CheckpointConfig) -> SaveSchedule:
+    if config.epoch_interval != 1:
+        raise ConfigurationError(
+            f"epoch_interval is {config.epoch_interval}, but a Session knows steps only, no epochs",
+            hint="leave epoch_interval out: then a full is due at every step_interval-th step",
+        )
+    options = config.writer_options()
+    return SaveSchedule(config.run_dir, options.full, options.delta, options.keep_fulls)
+
+
+class PolicyTimer:
+    """What tf.train.SecondOrStepTimer is to a hook, for any policy. Steps are global steps: one epoch, the first."""
+
+    def __init__(self, policy: SavePolicy, clock: Callable[[], float] = time.monotonic) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._seconds = 0.0
+        self._step: int | None = None
+
+    def reset(self) -> None:
+        self._step = None
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """A step before the last one that was saved: training was put back, and what came of it is not saved."""
+        if self._step is None or step < self._step:
+            return True
+        passed = Progress(
+            seconds=self._clock() - self._seconds,
+            steps=step - self._step,
+            epochs=0,
+            touched_rows=0,
+            step_in_epoch=step,
+        )
+        return step > self._step and self._policy.is_due(passed)
+
+    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
+        """Seconds and steps since the last."""
+        now = self._clock()
+        passed = (None, None) if self._step is None else (now - self._seconds, step - self._step)
+        self._seconds, self._step = now, step
+        return passed
+
+    def last_triggered_step(self) -> int | None:
+        return self._step
