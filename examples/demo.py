@@ -32,6 +32,7 @@ SAVE_INCREMENTAL_SECONDS = 0.5
 SAVE_SECONDS = 20.0
 START_LIMIT_SECONDS = 180.0
 LEAST_WATCH_SECONDS = 5.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Demo:
@@ -147,7 +148,7 @@ class Demo:
 def main() -> int:
     limit = float(os.environ.get("DEMO_SECONDS") or "inf")
     # SIGINT too: a shell that starts us in the background has it ignored, and Python then leaves it so.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, _interrupt)
     try:
         with tempfile.TemporaryDirectory(prefix="hotdelta-demo-") as name:
@@ -176,6 +177,9 @@ def _run(demo: Demo, limit: float) -> int:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """The first time only: a second Ctrl-C would leave the children behind that the first one is stopping."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -6,81 +6,79 @@ is compared with what the trainer had at the position that the answer names.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import threading
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-import numpy as np
-
 from hotdelta.chain import names
-from tests.end_to_end.processes import Program, Server
+from tests.chaos.programs import Writer, follow
+from tests.chaos.truth import Health, Truth
+from tests.end_to_end.processes import Server
 from tests.loader.step_model import ROWS
 
-LIMIT_SECONDS = 60.0
 ORDER = (".index", ".data-", names.MANIFEST_SUFFIX)
 
 
-class Writer(Program):
-    """`writer_program`. What it says when it starts is the state that it goes on from."""
-
-    def __init__(self, root: Path) -> None:
-        arguments = (str(root / "source"), str(root / "export"))
-        super().__init__("tests.chaos.writer_program", *arguments, errors=root / "writer.log")
-        self.start = json.loads(self._read_line())
-
-    def begin(self, ids: list[int], *, is_full: bool = False) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"ids": ids, "is_full": is_full}) + "\n")
-        self.process.stdin.flush()
-
-    def train(self, ids: list[int], *, is_full: bool = False) -> dict[str, Any]:
-        self.begin(ids, is_full=is_full)
-        answer: dict[str, Any] = json.loads(self._read_line())
-        return answer
-
-
 class Deployment:
-    """One server, one trainer, and the known truth."""
+    """One server, one trainer, and the known truth. The launchers say how their processes are started."""
 
-    def __init__(self, root: Path, chance: random.Random) -> None:
+    def __init__(
+        self,
+        root: Path,
+        chance: random.Random,
+        *,
+        writer_launcher: Sequence[str] = (),
+        server_launcher: Sequence[str] = (),
+    ) -> None:
         self.root = root
         self.chance = chance
-        self.truth: dict[str, dict[str, str]] = {}
-        self.answers = 0
-        self.writer = Writer(root)
+        self.truth = Truth()
+        self.withheld: set[Path] = set()
+        self.writer = Writer(root, writer_launcher)
         self.newest = self._learn(self.writer.start)
         self.deliver_all()
-        self.server = self._start_server()
+        self.server = self.start_server(server_launcher)
         self.wait_for_newest()
 
-    def _start_server(self) -> Server:
-        server = Server(self.root / "export", self.root / "run", self.root / "server.log")
-        server.wait_until_ready()
+    def start_server(self, launcher: Sequence[str] = ()) -> Server:
+        server = follow(self.root, launcher=launcher)
+        self._health = Health(server)
         return server
 
     def _learn(self, told: dict[str, Any]) -> str:
-        self.truth[told["position"]] = told["bits"]
-        position: str = told["position"]
-        return position
+        bits = {name: bytes.fromhex(content) for name, content in told["bits"].items()}
+        return self.truth.learn(told["position"], bits)
 
     def train(self, *, is_full: bool = False) -> None:
+        told = self.try_to_train(is_full=is_full)
+        assert told["position"] == self.newest, told["error"]
+
+    def try_to_train(self, *, is_full: bool = False) -> dict[str, Any]:
+        """What the trainer says; the position is an older one when it could not commit."""
         ids = sorted(self.chance.sample(range(ROWS), self.chance.randrange(1, 9)))
-        self.newest = self._learn(self.writer.train(ids, is_full=is_full))
+        told = self.writer.train(ids, is_full=is_full)
+        if told["position"] not in self.truth:
+            self.newest = self._learn(told)
+        return told
+
+    def restart_writer(self, launcher: Sequence[str] = ()) -> None:
+        """A new trainer goes on from what was committed."""
+        self.writer = Writer(self.root, launcher)
+        self.newest = self._learn(self.writer.start)
 
     def new_files(self) -> list[Path]:
         """What the trainer has and the server has not, in the order in which it was written."""
-        found = [path for path in self._source_files() if not self.target(path).exists()]
+        found = [path for path in self.source_files() if not self.target(path).exists()]
         return sorted(found, key=lambda path: [mark in path.name for mark in ORDER].index(True))
 
-    def _source_files(self) -> list[Path]:
+    def source_files(self) -> list[Path]:
+        """All that the trainer has, but for what is not to be delivered."""
         source = self.root / "source"
         found = [*source.glob("model.ckpt-*"), *(source / names.DELTA_DIRECTORY).glob("incremental_model*")]
-        return [path for path in found if any(mark in path.name for mark in ORDER)]
+        return [p for p in found if any(mark in p.name for mark in ORDER) and p not in self.withheld]
 
     def target(self, path: Path) -> Path:
         return self.root / "run" / path.relative_to(self.root / "source")
@@ -99,47 +97,38 @@ class Deployment:
         for path in self.new_files():
             self.deliver(path)
 
-    def heal(self, path: Path) -> None:
-        self.deliver(path)
+    def deliver_again(self) -> None:
+        """Every file whose copy is not as it should be."""
+        for path in self.source_files():
+            target = self.target(path)
+            if not target.is_file() or target.read_bytes() != path.read_bytes():
+                self.deliver(path)
 
     def ask(self) -> str:
         """One answer, compared with the truth."""
-        answer = self.server.http.post("/predict", json={"inputs": {"ids": list(range(ROWS))}})
-        assert answer.status_code == 200, answer.text
-        document = answer.json()
-        position: str = document["version"]["position"]
-        for name, expected in self.truth[position].items():
-            found = np.array(document["outputs"][name], np.float32).tobytes().hex()
-            assert found == expected, f"a wrong answer at {position}: {name}"
-        self.answers += 1
-        return position
+        return self.truth.ask(self.server)
 
     def wait_for_newest(self) -> None:
-        end, pause = time.monotonic() + LIMIT_SECONDS, threading.Event()
-        while self.ask() != self.newest:
-            assert time.monotonic() < end, f"{self.newest} is not served: {self.server.version()}"
-            pause.wait(0.005)
+        self.truth.wait_for(self.server, self.newest)
+
+    def wait_for_newest_or_reason(self) -> str:
+        return self.truth.wait_for_or_reason(self.server, self.newest)
+
+    def require_health(self) -> None:
+        self._health.require()
 
     def kill_server(self) -> None:
         self.server.kill()
-        self.server = self._start_server()
+        self.server = self.start_server()
 
     def kill_writer(self) -> None:
         """kill -9 somewhere in a commit, and a new trainer that goes on from what was committed."""
         self.writer.begin([1, 2, 3], is_full=self.chance.random() < 0.3)
         threading.Event().wait(self.chance.random() * 0.03)
         self.writer.kill()
-        self.writer = Writer(self.root)
-        self.newest = self._learn(self.writer.start)
+        self.restart_writer()
         self.train()
 
     def close(self) -> None:
         self.server.kill()
         self.writer.kill()
-
-
-def is_alive(server: Server) -> bool:
-    try:
-        return server.http.get("/healthz").status_code == 200
-    except httpx.HTTPError:
-        return False

@@ -44,7 +44,7 @@ def rewrite(run_dir: Path, manifest: Manifest, **changed: Any) -> Manifest:
     for name, temporary in prepared.temporary_names.items():
         (directory / temporary).replace(directory / name)
     tables = {
-        key: replace(table, rows_changed=len(tensors[key + names.IDS_SUFFIX]))
+        key: replace(table, rows_changed=len(tensors.get(key + names.IDS_SUFFIX, ())))
         for key, table in manifest.tables.items()
     }
     return replace(manifest, files=prepared.files, tables=tables)

@@ -7,6 +7,7 @@ healing the newest is served. Nothing is restarted in between.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +57,7 @@ def cuts(path: Path, count: int, name: str) -> Iterator[bytes]:
 
 DELTA_FLIPS = (".index", "data-00000-of-00002", ".manifest.json")
 ALL_TESTS = 19
+SOAK_FLIPS = 1000
 FULL_FLIPS = {".index": 150, "data-00000-of-00002": 250, ".manifest.json": 150}
 
 
@@ -131,9 +133,29 @@ def _is_soak(item: pytest.Item) -> bool:
 
 @pytest.mark.soak
 def test_every_bit_of_every_small_file(delta_rig: Rig) -> None:
+    """And random bits of them, so that there are 20,000 faults whatever the size of the files."""
+    faults = 0
     for path in delta_rig.paths(NEXT):
-        good = path.read_bytes()
-        for place in range(8 * len(good)):
-            bad = bytearray(good)
-            bad[place // 8] ^= 1 << place % 8
-            survive(delta_rig, path, functools.partial(put, path, bytes(bad)), before=BEFORE, after=NEXT)
+        for bad in itertools.chain(every_bit(path), random_bits(path, SOAK_FLIPS)):
+            survive(delta_rig, path, functools.partial(put, path, bad), before=BEFORE, after=NEXT)
+            faults += 1
+    print(f"{faults} faults were survived")
+    assert faults >= 20_000
+
+
+def every_bit(path: Path) -> Iterator[bytes]:
+    good = path.read_bytes()
+    for place in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[place // 8] ^= 1 << place % 8
+        yield bytes(bad)
+
+
+def random_bits(path: Path, count: int) -> Iterator[bytes]:
+    """Several bits at once."""
+    chance, good = seeded(f"bits {path.name}"), path.read_bytes()
+    for _ in range(count):
+        bad = bytearray(good)
+        for _ in range(chance.randrange(2, 9)):
+            bad[chance.randrange(len(bad))] ^= 1 << chance.randrange(8)
+        yield bytes(bad)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from hotdelta.chain import Kind, Position, names
+from hotdelta.chain import Position, names
+from hotdelta.errors import DamagedError
+from loader import Checks
+from loader.delta_files import DeltaFiles
 from tests.chaos.conftest import Prepared, hide_after
 from tests.chaos.rig import BEFORE, FULL, NEWEST, NEXT, Bits, Rig, bits_of, rig
 from tests.loader.step_model import ROWS, Trainer, commit_paths, rewind
-
-CROWD = 10_000
 
 
 def learn(rig: Rig, trainer: Trainer, position: Position) -> Position:
@@ -91,18 +90,40 @@ def test_a_directory_that_is_gone_and_one_with_another_history(copied: Prepared,
         assert ready.loader.status().reason == ""
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not stop root")
-def test_permissions_that_are_lost(until_next: Prepared) -> None:
-    with rig(*until_next) as ready:
+def test_files_that_could_not_be_read_for_long_are_read_when_they_can_be(until_next: Prepared) -> None:
+    """Nothing of the files changes when a network file system comes back."""
+    failures = iter(range(5))
+
+    def read_in_the_end(delta: DeltaFiles) -> None:
+        if delta.manifest.position == NEXT and next(failures, None) is not None:
+            raise DamagedError("it cannot be read", path=delta.prefix, position=str(NEXT), retryable=True)
+        delta.require_digests()
+
+    with rig(*until_next, checks=Checks(digests=read_in_the_end)) as ready:
+        for _ in range(4):
+            ready.look()
+            ready.require_truth(BEFORE)
+            assert "it cannot be read" in ready.loader.status().reason
         ready.look()
-        for path in ready.paths(NEXT):
-            ready.go_back(BEFORE)
-            path.chmod(0)
-            ready.look()
-            ready.require_truth(BEFORE, NEXT)
-            path.chmod(0o644)
-            ready.look()
-            ready.require_truth(NEXT)
+        ready.look()
+        ready.require_truth(NEXT)
+        assert ready.loader.status().reason == ""
+
+
+def test_files_that_were_replaced_right_after_they_were_found_damaged_are_used(until_next: Prepared) -> None:
+    """Nothing tells that they changed: when it was looked which files they are, they were whole already."""
+    failures = iter(range(1))
+
+    def find_damage_once(delta: DeltaFiles) -> None:
+        if delta.manifest.position == NEXT and next(failures, None) is not None:
+            raise DamagedError("it is damaged", path=delta.prefix, position=str(NEXT))
+
+    with rig(*until_next, checks=Checks(digests=find_damage_once)) as ready:
+        ready.look()
+        ready.require_truth(BEFORE)
+        assert [item.node.position for item in ready.loader.status().quarantined] == [NEXT]
+        ready.look()
+        ready.require_truth(NEXT)
 
 
 def test_two_servers_on_one_directory_do_not_disturb_each_other(copied: Prepared) -> None:
@@ -140,18 +161,3 @@ def test_a_full_and_deltas_that_vanish_while_they_are_followed(copied: Prepared)
             ready.require_truth(NEXT, FULL, NEWEST)
         ready.look()
         ready.require_truth(NEWEST)
-
-
-@pytest.mark.soak
-def test_ten_thousand_tiny_deltas_at_once(copied: Prepared) -> None:
-    root, states = copied
-    trainer = Trainer(root / "run")
-    newest = trainer.train([0])
-    for number in range(1, CROWD):
-        newest = trainer.train([number % ROWS])
-    final = bits_of(trainer.model)
-    trainer.close()
-    with rig(root, {**states, newest: final}) as ready:
-        ready.look()
-        ready.require_truth(newest)
-        assert ready.commit(newest, Kind.DELTA).position == newest

@@ -25,7 +25,9 @@ def main() -> None:
 
 def _say(trainer: Trainer, position: Position) -> None:
     bits = {name: getattr(trainer.model, name).numpy().tobytes().hex() for name in ("users", "items", "bias")}
-    print(json.dumps({"position": str(position), "bits": bits}), flush=True)
+    status = trainer.writer.status
+    told = {"position": str(position), "bits": bits, "failures": status.failures, "error": status.last_error}
+    print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -110,11 +110,14 @@ class Trainer(Program):
 
 
 class Server(Program):
-    """The command `server` on a port that the system chose."""
+    """The command `server` on a port that the system chose. A launcher is a module, and its flags, that starts it."""
 
-    def __init__(self, export_dir: Path, checkpoint_dir: Path, errors: Path) -> None:
+    def __init__(
+        self, export_dir: Path, checkpoint_dir: Path, errors: Path, *flags: str, launcher: Sequence[str] = ()
+    ) -> None:
         arguments = ["--export-dir", str(export_dir), "--checkpoint-dir", str(checkpoint_dir), "--port", "0"]
-        super().__init__("server.cli", *arguments, "--log-format", "json", errors=errors)
+        command = [*launcher, "server.cli", *arguments, "--log-format", "json", *flags]
+        super().__init__(*command, errors=errors)
         self.url = self._read_line().removeprefix("listening on ").strip()
         assert self.url.startswith("http://127.0.0.1:")
         self.http = httpx.Client(base_url=self.url, timeout=LIMIT_SECONDS, trust_env=False)

@@ -16,7 +16,7 @@ from tests.end_to_end.processes import LIMIT_SECONDS
 
 
 def run_demo(directory: Path, *, is_interrupted: bool) -> tuple[int, str]:
-    """The exit code and what it showed; interrupted as Ctrl-C does after the first line with a prediction."""
+    """The exit code and what it showed; interrupted as an impatient Ctrl-C does from the first prediction on."""
     environment = {**os.environ, "TMPDIR": str(directory), "DEMO_SECONDS": "" if is_interrupted else "1"}
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "examples.demo"],
@@ -30,7 +30,7 @@ def run_demo(directory: Path, *, is_interrupted: bool) -> tuple[int, str]:
     with process.stdout:
         for line in process.stdout:
             shown.append(line)
-            if is_interrupted and re.match(r" *\d+s ", line):
+            if is_interrupted and any(re.match(r" *\d+s ", text) for text in shown):
                 process.send_signal(signal.SIGINT)
     return process.wait(LIMIT_SECONDS), "".join(shown)
 

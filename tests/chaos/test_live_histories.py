@@ -1,0 +1,137 @@
+"""Histories of all kinds under a real server: forks, older runs, crowds, retention, another directory in its place."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hotdelta.chain import Disk, Position, Scanner, delete
+from tests.chaos.conftest import Prepared
+from tests.chaos.programs import follow
+from tests.chaos.rig import NEWEST, bits_of
+from tests.chaos.truth import Health, Truth
+from tests.loader.step_model import ROWS, Trainer, bring_back, find_commit, move_away, rewind
+
+CI_CROWD, SOAK_CROWD = 2_000, 10_000
+
+
+class Followed:
+    """A trainer in this process, and a server process that follows its directory."""
+
+    def __init__(self, root: Path, truth: Truth) -> None:
+        self.root = root
+        self.run = root / "run"
+        self.truth = truth
+        self.server = follow(root)
+        self._health = Health(self.server)
+        self.trainer = Trainer(self.run)
+
+    def learn(self, position: Position) -> Position:
+        self.truth.learn(position, bits_of(self.trainer.model))
+        return position
+
+    def require(self, position: Position) -> None:
+        """It is served, and all is well."""
+        self.truth.wait_for(self.server, position)
+        self._health.require()
+
+    def close(self) -> None:
+        self.trainer.close()
+        self.server.kill()
+
+
+@pytest.fixture(scope="module")
+def followed(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
+    root = tmp_path_factory.mktemp("histories")
+    shutil.copytree(prepared[0], root, dirs_exist_ok=True)
+    running = Followed(root, Truth(prepared[1]))
+    running.require(NEWEST)
+    yield running
+    running.close()
+
+
+def test_a_trainer_that_rewinds_and_forks(followed: Followed) -> None:
+    for number in range(4):
+        for _ in range(3):
+            followed.require(followed.learn(followed.trainer.train([number])))
+        followed.trainer = rewind(followed.trainer)
+        followed.require(followed.learn(followed.trainer.train([number + 20])))
+
+
+def test_deltas_of_an_older_run_that_arrive_late(followed: Followed, tmp_path: Path) -> None:
+    old = followed.learn(followed.trainer.train([5]))
+    followed.require(old)
+    manifest = find_commit(followed.run, old)
+    followed.trainer.close()
+    followed.trainer = Trainer(followed.run)
+    move_away(followed.run, manifest, tmp_path / "away")
+    newest = followed.learn(followed.trainer.train([6]))
+    followed.require(newest)
+    bring_back(followed.run, manifest, tmp_path / "away")
+    followed.truth.ask(followed.server)
+    followed.require(followed.learn(followed.trainer.train([7])))
+
+
+def test_an_empty_delta_and_one_of_every_row(followed: Followed) -> None:
+    for ids in (np.arange(0), np.arange(ROWS), np.arange(0)):
+        followed.require(followed.learn(followed.trainer.train(ids)))
+
+
+def test_retention_while_the_server_follows(followed: Followed) -> None:
+    """All but the newest full and what leads on from it goes, again and again."""
+    for number in range(5):
+        newest = followed.learn(followed.trainer.train_full([number]))
+        for manifest in Scanner(followed.run).scan().manifests:
+            if manifest.position < newest:
+                delete(followed.run, manifest, Disk())
+                followed.truth.ask(followed.server)
+        followed.require(newest)
+        followed.require(followed.learn(followed.trainer.train([number])))
+
+
+def test_a_directory_with_another_history_takes_the_place_of_this_one(
+    followed: Followed, tmp_path: Path
+) -> None:
+    other = Trainer(tmp_path / "run")
+    other.train([3])
+    position = other.train_full([4])
+    followed.trainer.close()
+    followed.run.rename(tmp_path / "old")
+    followed.truth.ask(followed.server)
+    other.close()
+    followed.truth.learn(position, bits_of(other.model))
+    (tmp_path / "run").rename(followed.run)
+    followed.require(position)
+    followed.trainer = Trainer(followed.run)
+    followed.require(followed.learn(followed.trainer.train([8])))
+
+
+def crowd(followed: Followed, deltas: int) -> None:
+    """So many deltas come at once: the server sees none of them before they are all there."""
+    away = followed.root / "away"
+    shutil.copytree(followed.run, away)
+    followed.trainer.close()
+    trainer = Trainer(away)
+    newest = trainer.train([0])
+    for number in range(1, deltas):
+        newest = trainer.train([number % ROWS])
+        followed.truth.learn(newest, bits_of(trainer.model))
+    trainer.close()
+    followed.run.rename(followed.root / "before")
+    away.rename(followed.run)
+    followed.require(newest)
+    shutil.rmtree(followed.root / "before")
+    followed.trainer = Trainer(followed.run)
+
+
+def test_two_thousand_tiny_deltas_at_once(followed: Followed) -> None:
+    crowd(followed, CI_CROWD)
+
+
+@pytest.mark.soak
+def test_ten_thousand_tiny_deltas_at_once(followed: Followed) -> None:
+    crowd(followed, SOAK_CROWD)

@@ -1,0 +1,133 @@
+"""A real server whose surroundings fail it: lost rights, lost events, clocks that jump, times that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import names
+from tests.chaos.deployment import Deployment
+from tests.chaos.programs import asking, follow, obeying, with_clock
+from tests.chaos.seccomp import WATCHES, is_supported
+from tests.chaos.seeds import seeded
+from tests.chaos.system_calls import SystemCalls
+from tests.end_to_end.processes import wait_until
+
+JUMPS = (3600.0, -3600.0, 1e9, -1e9, 0.0)
+STRANGE_TIMES = (0.0, -1.0, 1e9, 1e12, -1e12, 1e18, -1e300, 1e308)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Trainer and server have clocks that a test can set; permissions count for the server."""
+    root = tmp_path_factory.mktemp("surroundings")
+    for name in ("writer-clock", "server-clock"):
+        (root / name).write_text("0")
+    deployment = Deployment(
+        root,
+        seeded("surroundings"),
+        writer_launcher=with_clock(root / "writer-clock"),
+        server_launcher=obeying(with_clock(root / "server-clock")),
+    )
+    yield deployment
+    deployment.close()
+
+
+def survive(deployment: Deployment, lose: Callable[[], object], restore: Callable[[], object]) -> str:
+    """What the server says while something is lost. Afterwards it recovers, with no new data."""
+    lose()
+    deployment.deliver_all()
+    reason = deployment.wait_for_newest_or_reason()
+    restore()
+    deployment.wait_for_newest()
+    deployment.require_health()
+    return reason
+
+
+def test_a_file_that_may_not_be_read_is_read_when_it_may(deployment: Deployment) -> None:
+    for kind in (".index", ".data-00000", names.MANIFEST_SUFFIX):
+        deployment.train()
+        path = next(path for path in deployment.new_files() if kind in path.name)
+        target = deployment.target(path)
+
+        def lose(path: Path = path) -> None:
+            path.chmod(0)
+            deployment.deliver(path)
+            deployment.target(path).chmod(0)
+
+        def restore(path: Path = path, target: Path = target) -> None:
+            path.chmod(0o644)
+            target.chmod(0o644)
+
+        assert "Permission denied" in survive(deployment, lose, restore)
+
+
+def test_a_directory_that_may_not_be_read_is_read_when_it_may(deployment: Deployment) -> None:
+    run = deployment.root / "run"
+    for directory in (run, run / names.DELTA_DIRECTORY):
+        deployment.train()
+
+        def lose(directory: Path = directory) -> None:
+            directory.chmod(0)
+
+        def restore(directory: Path = directory) -> None:
+            directory.chmod(0o755)
+
+        assert "Permission denied" in survive(deployment, lose, restore)
+
+
+@pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
+def test_a_server_without_events_beside_one_that_has_them(deployment: Deployment) -> None:
+    """The limit of inotify watches is used up: polling finds what comes. The two do not disturb each other."""
+    root = deployment.root
+    with SystemCalls(root / "watch-calls", within=root) as calls:
+        calls.arm_all(lambda _: errno.ENOSPC)
+        deaf = follow(root, launcher=asking(root / "watch-calls", WATCHES))
+        for _ in range(5):
+            deployment.train()
+            deployment.deliver_all()
+            deployment.wait_for_newest()
+            deployment.truth.wait_for(deaf, deployment.newest)
+        assert calls.acted_on is not None
+        assert "directory cannot be watched" in deaf.said
+        deaf.kill()
+        deployment.train()
+        deployment.deliver_all()
+        deployment.wait_for_newest()
+        deployment.require_health()
+
+
+@pytest.mark.parametrize("whose", ["writer", "server"])
+def test_clocks_that_jump(deployment: Deployment, whose: str) -> None:
+    for jump in JUMPS:
+        (deployment.root / f"{whose}-clock").write_text(str(jump))
+        deployment.train()
+        deployment.deliver_all()
+        deployment.wait_for_newest()
+        told = deployment.server.version()
+        assert (told["reason"], told["update_state"]) == (None, "following")
+        assert told["seconds_behind"] >= 0
+        deployment.require_health()
+
+
+@pytest.mark.parametrize("field", ["created_at", "watermark"])
+def test_times_that_cannot_be(deployment: Deployment, field: str) -> None:
+    """Nothing checks the times of a manifest that is not signed: whatever they are, the server says what it serves."""
+    for seconds in STRANGE_TIMES:
+        deployment.train()
+        for path in deployment.new_files():
+            content = path.read_bytes()
+            if path.name.endswith(names.MANIFEST_SUFFIX):
+                content = json.dumps({**json.loads(content), field: seconds}).encode()
+            deployment.deliver(path, content)
+        deployment.wait_for_newest_or_reason()
+        wait_until(
+            lambda: deployment.server.http.get("/model/version").status_code == 200, "it tells its version"
+        )
+        deployment.deliver_again()
+        deployment.wait_for_newest()
+        deployment.require_health()
