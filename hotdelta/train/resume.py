@@ -56,6 +56,7 @@ def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
 
     Raises ChainError when something was and none of it can be used. With a signing key only what it signed is.
     """
+    _require_listable(run_dir, listing)
     listing = trusted_listing(run_dir, listing)
     problems: list[ChainError] = []
     broken: set[tuple[Kind, str]] = set()
@@ -77,6 +78,17 @@ def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
         manifest, damage = error
         problems.append(damage)
         broken.add((manifest.kind, manifest.prefix))
+
+
+def _require_listable(run_dir: Path, listing: Listing) -> None:
+    """What nobody can list may hold newer commits; going on without them would throw them away."""
+    directories = [directory_of(run_dir, kind) for kind in Kind]
+    for item in listing.refused:
+        if item.path in directories:
+            raise ChainError(
+                f"{item.path}: {item.reason}, and newer commits may be in it",
+                hint="make it readable, or use another directory",
+            )
 
 
 def _refuse_to_start_over(run_dir: Path, listing: Listing, problems: Sequence[ChainError]) -> None:

@@ -17,6 +17,7 @@ from hotdelta.chain.scan import Scanner
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ChainError, ModelMismatchError
 from hotdelta.train.loop import DeltaWriter
+from hotdelta.train.resume import find_resume_point
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.writer_options import WriterOptions
 from tests.train.conftest import StartTraining
@@ -160,6 +161,22 @@ def test_nothing_valid_is_an_error_and_never_a_fresh_start(start_training: Start
         start_training(seed=9)
     assert all(path.name in str(caught.value) for path in damaged)
     start_training(seed=9, is_resuming=False)
+
+
+def test_a_directory_of_deltas_that_cannot_be_listed_is_no_reason_to_go_on_from_a_full(
+    start_training: StartTraining,
+) -> None:
+    """Its commits are newer, and training on from the full would leave them behind."""
+    first = start_training()
+    history(first)
+    deltas = directory_of(first.run_dir, Kind.DELTA)
+    away = deltas.rename(first.run_dir / "away")
+    deltas.write_bytes(b"not a directory")
+    with pytest.raises(ChainError, match="cannot be listed"):
+        find_resume_point(first.run_dir, Scanner(first.run_dir).scan())
+    deltas.unlink()
+    away.rename(deltas)
+    assert start_training(seed=9).resumed is not None
 
 
 def listing(directory: Path) -> dict[str, tuple[int, int]]:
