@@ -6,15 +6,14 @@ Reading never trusts: size, types, names and numbers are checked before anything
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any
 
 from hotdelta.chain import names
 from hotdelta.chain.position import STATE_ID_HEX_DIGITS, Node, Position
+from hotdelta.chain.untrusted_json import Fields
 from hotdelta.errors import ManifestError
 
 FORMAT_VERSION = 1
@@ -114,11 +113,7 @@ class Manifest:
         """Raises ManifestError for anything that this version cannot use."""
         if len(text) > MAX_MANIFEST_BYTES:
             raise ManifestError(f"manifest of {len(text)} bytes is larger than {MAX_MANIFEST_BYTES}")
-        try:
-            document = json.loads(text, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
-            raise ManifestError(f"manifest is not JSON: {error}") from error
-        return _from_document(_Fields(document, "manifest"))
+        return _from_document(Fields.parse(text, "manifest"))
 
 
 def _to_document(manifest: Manifest) -> dict[str, Any]:
@@ -159,7 +154,7 @@ def _to_document(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _from_document(fields: _Fields) -> Manifest:
+def _from_document(fields: Fields) -> Manifest:
     version = fields.integer("format_version")
     if version != FORMAT_VERSION:
         raise ManifestError(
@@ -204,11 +199,11 @@ def _check_consistent(manifest: Manifest) -> None:
             raise ManifestError(f"file {name!r} does not belong to prefix {manifest.prefix!r}")
 
 
-def _read_parent(fields: _Fields) -> Node:
+def _read_parent(fields: Fields) -> Node:
     return Node(Position.parse(fields.text("position")), fields.hex("state_id", STATE_ID_HEX_DIGITS))
 
 
-def _read_table(fields: _Fields) -> TableRecord:
+def _read_table(fields: Fields) -> TableRecord:
     table = TableRecord(
         shape=fields.shape("shape"),
         dtype=fields.text("dtype"),
@@ -225,131 +220,10 @@ def _read_table(fields: _Fields) -> TableRecord:
     return table
 
 
-def _read_file(fields: _Fields) -> FileRecord:
+def _read_file(fields: Fields) -> FileRecord:
     return FileRecord(
         name=fields.file_name("name"),
         bytes=fields.count("bytes"),
         digest=fields.hex("blake3", DIGEST_HEX_DIGITS),
         role=fields.choice("role", (names.ROLE_INDEX, names.ROLE_SERVING, names.ROLE_TRAINING)),
     )
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}")
-_HEX = re.compile(r"[0-9a-f]*")
-_MAX_INTEGER = 2**63 - 1
-
-
-class _Fields:
-    """Typed access to a JSON object; every complaint names the field."""
-
-    def __init__(self, document: Any, where: str) -> None:
-        if not isinstance(document, dict):
-            raise ManifestError(f"{where} is not an object")
-        self._document = document
-        self.where = where
-
-    def _get(self, name: str) -> Any:
-        if name not in self._document:
-            raise ManifestError(f"{self.where} has no {name!r}")
-        return self._document[name]
-
-    def _wrong(self, name: str, expected: str) -> NoReturn:
-        raise ManifestError(f"{self.where}: {name!r} is not {expected}")
-
-    def text(self, name: str) -> str:
-        value = self._get(name)
-        if not isinstance(value, str) or not 0 < len(value) <= 1024:
-            self._wrong(name, "a text of 1 to 1024 characters")
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        return None if self._get(name) is None else self.text(name)
-
-    def hex(self, name: str, digits: int) -> str:
-        value = self.text(name)
-        if len(value) != digits or not _HEX.fullmatch(value):
-            self._wrong(name, f"{digits} lower-case hexadecimal digits")
-        return value
-
-    def optional_hex(self, name: str, digits: int) -> str:
-        return self.hex(name, digits) if name in self._document else ""
-
-    def choice(self, name: str, allowed: Any) -> str:
-        value = self.text(name)
-        if value not in [str(choice) for choice in allowed]:
-            self._wrong(name, f"one of {', '.join(str(choice) for choice in allowed)}")
-        return value
-
-    def file_name(self, name: str) -> str:
-        value = self.text(name)
-        if not _FILE_NAME.fullmatch(value):
-            self._wrong(name, "a plain file name")
-        return value
-
-    def integer(self, name: str) -> int:
-        value = self._get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MAX_INTEGER:
-            self._wrong(name, "a 64-bit integer")
-        return value
-
-    def count(self, name: str) -> int:
-        value = self.integer(name)
-        if value < 0:
-            self._wrong(name, "a count")
-        return value
-
-    def number(self, name: str) -> float:
-        value = self._get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
-            self._wrong(name, "a finite number")
-        return float(value)
-
-    def optional_number(self, name: str) -> float | None:
-        return None if self._get(name) is None else self.number(name)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        value = self._get(name)
-        if not isinstance(value, list) or not 1 <= len(value) <= 32:
-            self._wrong(name, "a shape of 1 to 32 dimensions")
-        if not all(type(size) is int and 0 <= size < 2**48 for size in value):
-            self._wrong(name, "a list of sizes")
-        if math.prod(value) >= 2**62:
-            self._wrong(name, "a shape that fits in memory")
-        return tuple(value)
-
-    def optional_counts(self, name: str) -> tuple[int, ...]:
-        value = self._document.get(name, [])
-        if not isinstance(value, list) or not all(
-            type(count) is int and 0 <= count < 2**48 for count in value
-        ):
-            self._wrong(name, "a list of counts")
-        return tuple(value)
-
-    def optional_choice(self, name: str, allowed: Any) -> str:
-        return self.choice(name, allowed) if self._document.get(name) else ""
-
-    def object(self, name: str) -> _Fields:
-        return _Fields(self._get(name), f"{self.where}: {name!r}")
-
-    def optional_object(self, name: str) -> _Fields | None:
-        return None if self._get(name) is None else self.object(name)
-
-    def objects(self) -> list[tuple[str, _Fields]]:
-        return [(key, self.object(key)) for key in self._document]
-
-    def list_of_objects(self, name: str) -> list[_Fields]:
-        value = self._get(name)
-        if not isinstance(value, list):
-            self._wrong(name, "a list")
-        return [_Fields(item, f"{self.where}: {name!r}[{index}]") for index, item in enumerate(value)]
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hotdelta.chain import manifest as manifests
-from hotdelta.chain import names, scan
+from hotdelta.chain import names, scan, untrusted_json
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import NEXT, Rig, put
 from tests.chaos.spoiled_delta import gets_through, served_after
@@ -72,7 +72,7 @@ def test_when_any_name_will_do_what_lies_outside_is_served(
     until_next: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest_name = names.manifest_name
-    monkeypatch.setattr(manifests, "_FILE_NAME", re.compile(".+"))
+    monkeypatch.setattr(untrusted_json, "_FILE_NAME", re.compile(".+"))
     monkeypatch.setattr(names, "manifest_name", lambda prefix: manifest_name(Path(prefix).name))
     gets_through(until_next, lead_out)
 

@@ -60,8 +60,8 @@ def adagrad() -> Any:
 
 def assert_replicas_equal(callback: hk.DeltaCheckpoint) -> None:
     """Every variable, tables and slots too, on both devices."""
-    assert callback._binding is not None
-    for key, variable in callback._binding.variables_by_key().items():
+    assert callback._attachment.binding is not None
+    for key, variable in callback._attachment.binding.variables_by_key().items():
         first, second = (np.asarray(copy.read_value()) for copy in copies(variable))
         assert first.tobytes() == second.tobytes(), key
 
@@ -141,11 +141,12 @@ def a_row_that_both_replicas_touch_gets_both_gradients(
 def training_gathers_rows_on_every_replica(strategy: tf.distribute.Strategy, run_dir: Path) -> None:
     with by_hand(run_dir) as callback:
         fit(mirrored_model(strategy, adagrad), 1, callback)
-        assert callback._binding is not None
-        assert callback._binding.row_wise is not None
-        table = callback._binding.variables_by_key()[TABLE]
+        attachment = callback._attachment
+        assert attachment.binding is not None
+        assert attachment.binding.row_wise is not None
+        table = attachment.binding.variables_by_key()[TABLE]
         watched = {str(number): copy for number, copy in enumerate(copies(table))}
-        (graph,) = [g for g in callback._binding.row_wise.traced_graphs if g in callback._checked]
+        (graph,) = [g for g in attachment.binding.row_wise.traced_graphs if g in attachment._checked]
         use = inspect_trace(graph, watched)
         assert use.readers == {"0": {"ResourceGather"}, "1": {"ResourceGather"}}, use
         assert use.row_writers.keys() == {"0", "1"}, use

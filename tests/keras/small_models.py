@@ -52,8 +52,8 @@ def by_hand(run_dir: Path, **options: Any) -> hk.DeltaCheckpoint:
 
 
 def live(callback: hk.DeltaCheckpoint) -> Values:
-    assert callback._binding is not None
-    return values_of(callback._binding.variables_by_key())
+    assert callback._attachment.binding is not None
+    return values_of(callback._attachment.binding.variables_by_key())
 
 
 def manifests(run_dir: Path, kind: Kind | None = None) -> list[Manifest]:

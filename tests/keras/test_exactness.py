@@ -86,8 +86,8 @@ class Training:
         self.remember()
 
     def variables(self) -> dict[str, Any]:
-        assert self.callback._binding is not None
-        return self.callback._binding.variables_by_key()
+        assert self.callback._attachment.binding is not None
+        return self.callback._attachment.binding.variables_by_key()
 
     def remember(self) -> None:
         assert self.callback.position is not None

@@ -1,0 +1,120 @@
+"""A Keras model and the chain that its training is saved in, held together while the model is compiled again."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from hotdelta.errors import ConfigurationError
+from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
+from hotdelta.train.trackers import warn_of_comparing
+from hotdelta.train.writer import ChainTrainer
+from hotdelta.train.writer_options import Resumed
+
+
+class Attachment:
+    """The trainer of a chain, from `start` to `close`, and what it saves of a model, which is known afterwards too.
+
+    It can be started again after it was closed. All methods belong to the thread that trains.
+    """
+
+    def __init__(self, options: BindingOptions) -> None:
+        self.binding: ModelBinding | None = None
+        self._options = options
+        self._trainer: ChainTrainer | None = None
+        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def is_open(self) -> bool:
+        return self._trainer is not None
+
+    @property
+    def trainer(self) -> ChainTrainer:
+        if self._trainer is None:
+            raise ConfigurationError(
+                "the checkpoint callback is not attached to a model yet",
+                hint="call resume(model), or fit, first",
+            )
+        return self._trainer
+
+    def start(
+        self, model: keras.Model, new_trainer: Callable[[ModelBinding], ChainTrainer], *, is_resuming: bool
+    ) -> Resumed | None:
+        """Load the newest position into the model, or write a first full of it.
+
+        Raises what `bind` and `ChainTrainer.start` raise; then nothing is attached.
+        """
+        binding = bind(model, self._options)
+        trainer = new_trainer(binding)
+        trainer.step_of = binding.step
+        binding.record()
+        resumed = trainer.start(
+            binding.variables,
+            touched=binding.recorders.touched,
+            demanded=binding.recorders.demanded,
+            is_resuming=is_resuming,
+        )
+        self._hold(binding, trainer)
+        return resumed
+
+    def follow(self, model: keras.Model) -> None:
+        """When the model was compiled again, or it is another one: go on with its variables in the same chain."""
+        if self.binding is None or not self.binding.is_of(model):
+            self._rebind(model)
+
+    def _rebind(self, model: keras.Model) -> None:
+        before = self.binding.variables_by_key() if self.binding else {}
+        binding = bind(model, self._options)
+        unsaved = frozenset(
+            key for key, variable in binding.variables_by_key().items() if before.get(key) is not variable
+        )
+        binding.record()
+        trainer = self.trainer
+        trainer.rebind(
+            binding.variables,
+            touched=binding.recorders.touched,
+            demanded=binding.recorders.demanded,
+            unsaved=unsaved,
+        )
+        trainer.step_of = binding.step
+        self._hold(binding, trainer)
+
+    def _hold(self, binding: ModelBinding, trainer: ChainTrainer) -> None:
+        self.binding, self._trainer = binding, trainer
+        # Traces that are there already belong to the training function that was just thrown away.
+        self._checked = weakref.WeakSet(binding.row_wise.traced_graphs if binding.row_wise else ())
+        for table in binding.variables.tables:
+            if table.key in binding.recorders.reasons:
+                warn_of_comparing(table, binding.recorders.reasons[table.key])
+
+    def cover_recompiled_model(self) -> None:
+        """Before a save that no step came with: a model may be compiled again only to be evaluated.
+
+        So the chain keeps its optimizer; but who wrote to the tables meanwhile is not known.
+        """
+        if self.binding is None:
+            return
+        if not self.binding.is_of(self.binding.model):
+            self.trainer.trackers.mark_all()
+        self.check_new_traces()
+
+    def check_new_traces(self) -> None:
+        """Each trace of the training function once: does it record every row that it writes?"""
+        if self.binding is None or self.binding.row_wise is None:
+            return
+        graphs = [graph for graph in self.binding.row_wise.traced_graphs if graph not in self._checked]
+        self.trainer.check_traces(graphs)
+        self._checked.update(graphs)
+
+    def close(self) -> None:
+        """Save what is left and give the directory back."""
+        trainer = self.trainer
+        try:
+            self.cover_recompiled_model()
+            trainer.finish()
+        finally:
+            self._trainer = None
+            trainer.close()
