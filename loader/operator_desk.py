@@ -53,7 +53,8 @@ class OperatorDesk:
             )
         undone = self._chain.nodes_between(position, live.position) | {live}
         undone |= {node for node in self._follower.history.nodes if node.position > position}
-        self._go_to(position, undone=undone)
+        # What an earlier rollback undid stays bad too, until resumed.
+        self._go_to(position, undone=undone | self._chain.orders.bad)
         event(logger, logging.WARNING, "rolled back", position=position, before=live, undone=len(undone))
         return self._live.node
 

@@ -54,7 +54,7 @@ def _measure_chunk(new: Array, old: Array | None, scratch: Array) -> Figures:
     with np.errstate(over="ignore", invalid="ignore"):
         norm = _largest_norm(new, scratch)
         change = 0.0 if old is None else _largest_norm(np.subtract(new, old, out=scratch), scratch)
-    if math.isfinite(norm):
+    if math.isfinite(norm) and math.isfinite(change):
         return Figures(0, max(float(new.max(initial=0.0)), -float(new.min(initial=0.0))), norm, change)
     return _measure_closely(new, old)
 

@@ -9,6 +9,9 @@ from hotdelta.chain import Node
 from loader.fed_update import FedUpdate, count_bytes
 from loader.served import Origin
 
+# Of tiny updates a budget of bytes would hold millions, which cost more than their bytes, and time with every plan.
+MAX_ENTRIES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class UndoEntry:
@@ -25,7 +28,7 @@ class UndoEntry:
 
 
 class UndoHistory:
-    """A stack of pre-images; when it grows over `max_bytes` the oldest go. One thread at a time."""
+    """A stack of pre-images; when it grows over `max_bytes` or MAX_ENTRIES the oldest go. One thread at a time."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -43,7 +46,7 @@ class UndoHistory:
     def push(self, entry: UndoEntry) -> None:
         self._entries.append(entry)
         self.bytes += entry.bytes
-        while self.bytes > self._max_bytes:
+        while self.bytes > self._max_bytes or len(self._entries) > MAX_ENTRIES:
             self.bytes -= self._entries.popleft().bytes
 
     def back_to(self, node: Node) -> list[UndoEntry]:

@@ -75,6 +75,7 @@ class Updater:
         self._report = report
         self._clock = clock
         self._poll_seconds = poll_seconds
+        self._next_poll = 0.0
         self._said: set[str] = set()
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotdelta-updater", daemon=True)
@@ -146,9 +147,13 @@ class Updater:
             self._reload_torn(before)
 
     def _sleep(self) -> Look:
-        """Until somebody says look, or the next poll, which looks at everything; lag lines are completed meanwhile."""
-        seconds = min(RETRY_SECONDS, self._poll_seconds) if self._chain.retry_reason else self._poll_seconds
-        end = self._clock() + seconds
+        """Until somebody says look, or the next poll, which looks at everything; lag lines are completed meanwhile.
+
+        Hints do not put the poll off: with a commit every second nobody would ever look at everything again.
+        """
+        end = self._next_poll
+        if self._chain.retry_reason:
+            end = min(end, self._clock() + RETRY_SECONDS)
         while not self._is_stopping.is_set():
             self._report.flush_complete()
             left = end - self._clock()
@@ -161,7 +166,10 @@ class Updater:
     def _look(self, look: Look) -> Condition:
         served = self._serving.current
         if look is None or served is None or self.observed.condition != _ALL_IS_WELL:
-            return self._look_at_everything()
+            try:
+                return self._look_at_everything()
+            finally:
+                self._next_poll = self._clock() + self._poll_seconds
         # The everyday case, in time that does not depend on how much lies in the directories.
         self._chain.look_at(look)
         return self._follow_what_is_new(served)

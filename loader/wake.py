@@ -10,6 +10,9 @@ Manifests = frozenset[Path]
 # Where to look: at these manifests alone, or (None) at everything.
 Look = Manifests | None
 
+# So many are found sooner by a look at everything.
+_MAX_MANIFESTS = 100
+
 
 class Wake:
     """A signal with two strengths. Signals are kept until the next wait; any thread may give them."""
@@ -24,7 +27,10 @@ class Wake:
         """Something is new: this manifest, or who knows what."""
         with self._changed:
             self._is_look_wanted = True
-            self._look = None if manifest is None or self._look is None else self._look | {manifest}
+            if manifest is None or self._look is None or len(self._look) >= _MAX_MANIFESTS:
+                self._look = None
+            else:
+                self._look |= {manifest}
             self._changed.notify_all()
 
     def report(self) -> None:

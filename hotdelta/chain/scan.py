@@ -5,9 +5,10 @@ Scanning only reads. Files may come and go meanwhile: retention deletes, trainer
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,18 +93,28 @@ class Scanner:
 
     def add(self, paths: Iterable[Path]) -> Listing:
         """The last listing and these manifests, without looking at anything else; what is none here is left out."""
-        for path in paths:
-            kind = self._kind_of(path)
-            version = _version(path) if kind is not None else None
-            if kind is None or version is None:
-                continue
-            parsed = self._read(path, kind)
-            if parsed is not None:
-                self._parsed[str(path)] = (version, parsed)
-                self._listing = _extended(self._listing, parsed) or self._rebuilt()
+        added = [found for path in paths if (found := self._find_news(path)) is not None]
+        if added:
+            are_new = not any(key in self._parsed for key, _ in added)
+            self._parsed.update(added)
+            extended = _extended(self._listing, [parsed for _, (_, parsed) in added]) if are_new else None
+            self._listing = extended or self._rebuilt()
         return self._listing
 
+    def _find_news(self, path: Path) -> tuple[str, _Parsed] | None:
+        """A manifest that is not known as it is now."""
+        kind, version = self._kind_of(path), _version(path)
+        if kind is None or version is None:
+            return None
+        # Spelled as a scan does: of the directory "." it is "./name", which Path makes "name".
+        key = os.path.join(directory_of(self._directory, kind), path.name)  # noqa: PTH118
+        known = self._parsed.get(key)
+        parsed = None if known and _is_valid(known, version) else self._read(path, kind)
+        return (key, (version, parsed)) if parsed is not None else None
+
     def _kind_of(self, path: Path) -> Kind | None:
+        if not is_manifest_name(path.name):
+            return None
         return next((kind for kind in Kind if directory_of(self._directory, kind) == path.parent), None)
 
     def _rebuilt(self) -> Listing:
@@ -163,13 +174,18 @@ def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
     return manifest
 
 
-def _extended(listing: Listing, parsed: Manifest | Refused) -> Listing | None:
-    """The listing with one more manifest when that is simply the newest; None when it takes more than that."""
-    if not isinstance(parsed, Manifest) or not listing.manifests or listing.refused:
+def _extended(listing: Listing, added: Sequence[Manifest | Refused]) -> Listing | None:
+    """The listing with more manifests when these are simply the newest; None when it takes more than that."""
+    if not listing.manifests or listing.refused:
         return None
-    if parsed.position <= listing.manifests[-1].position:
+    newer = sorted(
+        (item for item in added if isinstance(item, Manifest)), key=lambda manifest: manifest.position
+    )
+    positions = [manifest.position for manifest in (listing.manifests[-1], *newer)]
+    is_line = all(before < after for before, after in itertools.pairwise(positions))
+    if not is_line or len(newer) < len(added):
         return None
-    return replace(listing, manifests=(*listing.manifests, parsed))
+    return replace(listing, manifests=(*listing.manifests, *newer))
 
 
 def _build_listing(parsed: Mapping[str, Manifest | Refused]) -> Listing:

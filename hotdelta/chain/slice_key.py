@@ -30,6 +30,8 @@ def slice_key(name: str, extents: Extents) -> str:
 def row_slices(name: str, entry: BundleEntry) -> list[str]:
     """The keys of the slices of a tensor, in the order of their rows. Raises ManifestError unless all are whole."""
     keys, end = [], 0
+    if not entry.shape or any(len(extents) != len(entry.shape) for extents in entry.slices):
+        raise ManifestError(f"tensor {name!r} is stored in parts of another rank")
     for extents in sorted(entry.slices):
         (first, rows), rest = extents[0], extents[1:]
         whole = [

@@ -3,10 +3,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from hotdelta.chain import Disk, Kind, Listing, Manifest, Scanner, directory_of, names, verify
+from hotdelta.chain import Disk, Kind, Listing, Manifest, Scanner, directory_of, names, scan, verify
 from hotdelta.errors import DamagedError
 from tests.chain.manifests import delta, full, node
 from tests.chain.model_trainer import ModelTrainer
@@ -72,12 +73,45 @@ def test_adding_manifests_one_by_one_is_the_same_as_scanning(tmp_path: Path, see
         assert scanner.scan() is added
 
 
+def test_many_manifests_are_added_with_one_new_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [
+        put(tmp_path, full("1.1")),
+        *(put(tmp_path, delta(f"1.{n}", f"1.{n - 1}")) for n in range(2, 50)),
+    ]
+    expected = Scanner(tmp_path).scan()
+    building = Mock(side_effect=scan._build_listing)
+    monkeypatch.setattr(scan, "_build_listing", building)
+    scanner = Scanner(tmp_path)
+    assert scanner.add(reversed(paths)) == expected
+    assert building.call_count == 1
+    later = [put(tmp_path, delta(f"1.{n}", f"1.{n - 1}")) for n in (52, 51, 50)]
+    assert len(scanner.add(later).manifests) == 52
+    assert building.call_count == 1, "the newest are put at the end"
+    assert scanner.scan() == Scanner(tmp_path).scan()
+
+
+def test_a_known_manifest_is_not_added_twice_however_its_directory_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = put(Path(), full("1.1"))
+    scanner = Scanner(Path())
+    listing = scanner.scan()
+    assert scanner.add([path]) is listing
+    path.write_bytes(replace(full("1.3"), prefix=full("1.1").prefix).to_json())
+    assert scanner.add([path]) == Scanner(Path()).scan()
+
+
 def test_what_is_no_manifest_of_the_directory_is_not_added(tmp_path: Path) -> None:
     scanner = Scanner(tmp_path / "run")
     put(tmp_path / "run", full("1.1"))
     before = scanner.scan()
     elsewhere = put(tmp_path / "elsewhere", full("1.2"))
-    assert scanner.add([elsewhere, tmp_path / "run" / "model.ckpt-9.manifest.json"]) is before
+    foreign = tmp_path / "run" / "notes.json"
+    foreign.write_text("{}")
+    assert scanner.add([elsewhere, foreign, tmp_path / "run" / "model.ckpt-9.manifest.json"]) is before
 
 
 def test_manifest_that_arrives_in_pieces_is_read_again(tmp_path: Path) -> None:

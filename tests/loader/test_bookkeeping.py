@@ -14,7 +14,7 @@ from loader import LoaderSettings
 from loader.broken_links import BrokenLinks
 from loader.lag import Stopwatch, lag_of
 from loader.served import Origin
-from loader.undo_history import UndoEntry, UndoHistory
+from loader.undo_history import MAX_ENTRIES, UndoEntry, UndoHistory
 from tests.loader.test_straight_line import manifest_of
 
 
@@ -39,6 +39,12 @@ class TestUndoHistory:
         history.push(entry(1, 40))
         history.push(entry(2, 101))
         assert (len(history), history.bytes) == (0, 0)
+
+    def test_tiny_entries_are_counted_too(self) -> None:
+        history = UndoHistory(2**40)
+        for seq in range(1, MAX_ENTRIES + 11):
+            history.push(entry(seq, 1))
+        assert (len(history), history.bytes, history.nodes[0]) == (MAX_ENTRIES, MAX_ENTRIES, node(11))
 
     def test_way_back_is_newest_first_and_dropped_when_it_was_taken(self) -> None:
         history = UndoHistory(1000)

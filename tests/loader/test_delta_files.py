@@ -65,6 +65,15 @@ def test_a_tensor_in_slices_of_several_files_is_joined(tmp_path: Path) -> None:
     np.testing.assert_array_equal(files.read("rows"), WHOLE)
 
 
+@pytest.mark.parametrize("slices", [((),), (((0, 6),),), (((0, 6), (0, -1), (0, -1)),)])
+@pytest.mark.parametrize("shape", [WHOLE.shape, ()])
+def test_slices_of_another_rank_are_refused(tmp_path: Path, slices: Any, shape: tuple[int, ...]) -> None:
+    entries = {"rows": replace(entry(WHOLE, 0, size=0, slices=slices), shape=shape)}
+    files = load(tmp_path, write(tmp_path, entries, [WHOLE.tobytes()]))
+    with pytest.raises(DamagedError, match="another rank"):
+        files.read("rows")
+
+
 @pytest.mark.parametrize("gap", [0, 1, 7, 64])
 def test_tensors_lie_so_that_tensorflow_need_not_copy_them(tmp_path: Path, gap: int) -> None:
     data = b"x" * gap + WHOLE.tobytes() + b"trailing"

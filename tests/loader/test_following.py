@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from hotdelta.chain import Position
+from hotdelta.chain import Position, names
 from hotdelta.errors import NotReadyError
 from loader import Clocks, Loader, LoaderSettings, State
 from tests.loader.step_model import (
@@ -116,6 +116,23 @@ def test_a_commit_is_followed_without_listing_the_directories(
         assert_serves(loader, trainer.model)
         # An event of the trainer's own start may come late.
         assert counted.call_count <= 1
+
+
+def test_a_stream_of_commits_does_not_put_off_the_look_at_everything(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(root, poll_seconds=0.5) as loader:
+        wait_for_position(loader, Position(1, 2))
+        scanner = loader._updater._chain._scanner
+        manifest = next((root / "run" / names.DELTA_DIRECTORY).glob(f"*{names.MANIFEST_SUFFIX}"))
+        counted = Mock(side_effect=scanner.scan)
+        monkeypatch.setattr(scanner, "scan", counted)
+
+        def is_polled_meanwhile() -> bool:
+            loader._wake.look(manifest)
+            return counted.call_count > 2
+
+        wait_until(is_polled_meanwhile, "a poll")
 
 
 def test_polling_alone_is_enough(root: Path, train: StartTrainer) -> None:

@@ -84,6 +84,17 @@ def test_rollback_by_deltas_and_again(root: Path, train: StartTrainer) -> None:
         assert bits(loader) == served[READY]
 
 
+def test_what_an_earlier_rollback_undid_stays_bad(root: Path, train: StartTrainer) -> None:
+    with serving(root) as loader:
+        wait_for_position(loader, READY)
+        train_along(loader, train(), 3)
+        loader.rollback(Position(2, 2))
+        loader.rollback(Position(2, 1))
+        with pytest.raises(RequestError, match="was rolled back"):
+            loader.pin(Position(2, 3))
+        assert answer(loader)[1].position == Position(2, 1)
+
+
 def test_pin_keeps_the_position_or_goes_to_another(root: Path, train: StartTrainer) -> None:
     with serving(root) as loader:
         wait_for_position(loader, READY)

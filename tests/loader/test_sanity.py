@@ -45,6 +45,13 @@ def test_values_whose_squares_overflow_are_measured_too() -> None:
     assert "larger than" in judge_values(figures_of([[0.0, 1e200]], [[0.0, 0.0]], "float64"), LIMITS, None)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_update_that_repairs_a_row_is_no_outlier(value: float) -> None:
+    figures = figures_of([[1.0, 1.0], [1.0, 2.0]], [[1.0, value], [1.0, 1.0]])
+    assert figures.max_change == 1.0
+    assert judge_values(figures, LIMITS, Usual(max_norm=1.0, max_change=1.0)) == ""
+
+
 def test_the_figures_are_those_of_numpy() -> None:
     random = np.random.default_rng(3)
     new, old = random.normal(size=(2, 5000, 64)).astype(np.float32)

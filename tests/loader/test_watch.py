@@ -106,6 +106,15 @@ def test_wake_collects_the_manifests_to_look_at() -> None:
     assert wake.take() == frozenset({Path("c")})
 
 
+def test_wake_asks_for_everything_when_very_much_is_new() -> None:
+    wake = Wake()
+    for number in range(1000):
+        wake.look(Path(str(number)))
+    assert wake.take() is None
+    wake.look(Path("a"))
+    assert wake.take() == frozenset({Path("a")})
+
+
 def test_a_manifest_is_named_and_the_files_before_it_are_not_worth_a_look(
     tmp_path: Path, watch: DirectoryWatch, looks: Looks
 ) -> None:
