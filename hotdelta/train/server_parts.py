@@ -134,7 +134,11 @@ def _batches(rows: Sequence[RowsToWrite]) -> Iterator[tuple[RowsToWrite, ...]]:
 
 @functools.cache
 def _saving(dtypes: tuple[tf.DType, ...]) -> Any:
-    """A function that ends when the file is written: SaveV2 by itself is only queued on its server."""
+    """A function that ends when the file is written: SaveV2 by itself is only queued on its server.
+
+    A concrete one: a tf.function that fails to read its arguments, because their server is gone, keeps its lock, and
+    whoever calls it next waits for ever.
+    """
     signature = [tf.TensorSpec([], tf.string), tf.TensorSpec([len(dtypes)], tf.string)]
     signature += [tf.TensorSpec(None, dtype) for dtype in dtypes]
 
@@ -147,7 +151,7 @@ def _saving(dtypes: tuple[tf.DType, ...]) -> Any:
         with tf.control_dependencies([written]):
             return tf.identity(prefix)
 
-    return save
+    return save.get_concrete_function()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 from hotdelta.chain import names
 from tests.chaos.programs import Writer, follow
 from tests.chaos.truth import Health, Truth
-from tests.end_to_end.processes import Server
+from tests.end_to_end.processes import Server, wait_until
 from tests.loader.step_model import ROWS
 
 ORDER = (".index", ".data-", names.MANIFEST_SUFFIX)
@@ -42,6 +42,8 @@ class Deployment:
         self.deliver_all()
         self.server = self.start_server(server_launcher)
         self.wait_for_newest()
+        # It answers a moment before it has looked round for the first time, and says so.
+        wait_until(lambda: self.server.version()["update_state"] == "following", "the server follows")
 
     def start_server(self, launcher: Sequence[str] = ()) -> Server:
         server = follow(self.root, launcher=launcher)

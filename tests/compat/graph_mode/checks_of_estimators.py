@@ -112,7 +112,7 @@ def test_an_incremental_estimator_trains_evaluates_and_exports_its_newest_delta(
     estimator.train(examples, steps=12)
     steps = [manifest.step for manifest in manifests(tmp_path / "model", Kind.DELTA)]
     assert steps[-1] == 12
-    assert len(steps) >= 3
+    assert len(steps) >= 2
     last_full = manifests(tmp_path / "model", Kind.FULL)[-1]
     assert estimator.evaluate(examples, steps=3)["global_step"] == 12
 
