@@ -49,6 +49,11 @@ class BackgroundWorker:
             self._wake.wait_for(lambda: not self._jobs or self._is_dead)
             self._refuse_dead()
 
+    def require_alive(self) -> None:
+        """For whoever neither waits nor submits. Raises HotdeltaError when a job ended the thread."""
+        with self._wake:
+            self._refuse_dead()
+
     def stop(self, timeout_seconds: float) -> bool:
         """Finish what was submitted, then end the thread. False when it did not end in time."""
         with self._wake:

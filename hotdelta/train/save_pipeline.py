@@ -92,6 +92,8 @@ class SavePipeline:
     def collect(self, trackers: Trackers) -> bool:
         """Take in what the writing threads reported; False when something was not committed and is due again."""
         is_good = True
+        # A full that nobody writes any more would be in the making for ever, and no other would begin.
+        self._full_worker.require_alive()
         if self._failed_cut is not None and not self._delta_worker.is_busy:
             trackers.give_back(self._failed_cut)
             self._failed_cut = None

@@ -14,6 +14,7 @@ from hotdelta.chain.names import TRAINER_STATE_TENSOR
 from hotdelta.chain.position import Position
 from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError, HotdeltaError
 from hotdelta.train.background import BackgroundWorker
+from hotdelta.train.full_builder import FullBuilder
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.writer_options import WriterOptions
 from tests.train.conftest import StartTraining
@@ -193,3 +194,22 @@ def test_a_writer_thread_that_dies_is_reported_and_never_waited_for() -> None:
     worker._thread.join()
     with pytest.raises(HotdeltaError, match="thread dying ended"):
         worker.submit(die)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_training_is_told_when_the_thread_that_writes_fulls_is_dead(
+    start_training: StartTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would go on with deltas alone, for ever after one full that is never finished."""
+    options = WriterOptions(full=SaveEvery(steps=3), delta=SaveEvery(steps=1))
+    training = start_training(options=options)
+
+    def die(*arguments: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(FullBuilder, "copy", die)
+    training.train(3)
+    with pytest.raises(HotdeltaError, match="hotdelta-full-writer ended"):
+        training.settle_full()
+    with pytest.raises(HotdeltaError, match="hotdelta-full-writer ended"):
+        training.train()
