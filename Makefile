@@ -9,8 +9,9 @@ BIN := .venv/bin
 SOURCES := hotdelta exporter loader server tests benchmarks examples scripts
 BENCHMARKS = $(filter-out __init__ _%,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
-# A file of tests keeps to one process, because its fixtures are expensive. PARALLEL= runs them in one.
-PARALLEL ?= -n 2 --dist loadfile
+# A file of tests keeps to one process, because its fixtures are expensive. In the order of their names: with the files
+# of few tests at the end, the longest of all would begin when the other process is done. PARALLEL= runs them in one.
+PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 # Debian packages that the tests need beside Python, for example chromium.
 DEBIAN_PACKAGES :=
