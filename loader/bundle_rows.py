@@ -9,13 +9,13 @@ import contextlib
 import math
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from hotdelta.chain import BundleEntry, BundleReader, names
+from hotdelta.chain import BundleEntry, names
+from hotdelta.chain.bundle_index import read_index
 from hotdelta.chain.slice_key import row_slices
 from hotdelta.errors import DamagedError, ManifestError
 from loader.feeds import numpy_dtype
@@ -29,22 +29,16 @@ class BundleRows:
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix
         self._directory, self._prefix = prefix.parent, prefix.name
-        self._reader = BundleReader(self._directory, self._prefix)
-        self.entries = self._reader.entries
+        index = read_index(self._directory / names.index_name(self._prefix))
+        self.entries, self._num_shards = index.entries, index.num_shards
         self._opened = contextlib.ExitStack()
         self._descriptors: dict[int, int] = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._opened.close()
-        self._reader.close()
 
     def shard_bytes(self, shard: int) -> int:
         """How large a data file is."""
@@ -134,7 +128,7 @@ class BundleRows:
         return entry
 
     def _path(self, shard: int) -> Path:
-        return self._directory / names.data_name(self._prefix, shard, self._reader.num_shards)
+        return self._directory / names.data_name(self._prefix, shard, self._num_shards)
 
     def _damaged(self, shard: int, reason: str) -> DamagedError:
         path = self._path(shard)

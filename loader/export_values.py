@@ -51,8 +51,9 @@ def _stored_variables(prefix: Path, metadata: ExportMetadata) -> Iterator[tuple[
     try:
         graph.ParseFromString(tf.train.load_checkpoint(str(prefix)).get_tensor(_OBJECT_GRAPH))
         variables = _child(graph, 0, contract.VARIABLES_ATTRIBUTE)
+        measured = measured_variables(metadata.schema)
         for index, spec in enumerate(metadata.schema.variables):
-            if spec in measured_variables(metadata.schema):
+            if spec in measured:
                 stored = graph.nodes[_child(graph, variables, str(index))].attributes
                 yield spec, next(item.checkpoint_key for item in stored if item.name == _VALUE)
     except (tf.errors.OpError, RuntimeError, ValueError, LookupError, StopIteration) as error:
