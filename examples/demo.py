@@ -43,6 +43,7 @@ class Demo:
         self._children = children
         self._start = time.monotonic()
         self._address = ""
+        self._is_exported = False
         self.updates: list[Update] = []
 
     @property
@@ -50,7 +51,7 @@ class Demo:
         return time.monotonic() - self._start
 
     def say(self, text: str) -> None:
-        print(f"[{self.seconds:5.1f} s] {text}", flush=True)
+        show(demo_screen.note(self.seconds, text))
 
     def start(self) -> tuple[Child, Child, Child]:
         run, export = str(self._directory / "run"), str(self._directory / "export")
@@ -78,7 +79,12 @@ class Demo:
         """Says that it is still alive every few seconds. Raises ChildFailedError."""
         self._wait("TensorFlow is being imported", lambda: bool(self._address), trainer, server)
         client = Client(self._address, clock=time.time)
-        self._wait("the model is being exported", exporter.check_not_failed, trainer, server)
+        self._wait(
+            "the model is being exported",
+            lambda: self._is_exported or exporter.check_not_failed(),
+            trainer,
+            server,
+        )
         self._wait("the server is loading the model", client.is_ready, trainer, server)
         return client
 
@@ -93,17 +99,19 @@ class Demo:
                 for child in children:
                     child.check()
                 readings.append(client.read())
-                print(demo_screen.line(self.seconds, readings[-1], self._newest_update()), flush=True)
+                newest = next(reversed(self.updates_after(readings[0])), None)
+                show(demo_screen.line(self.seconds, readings[-1], newest))
                 stop.wait(1.0)
         except KeyboardInterrupt:
-            print(flush=True)
+            show("")
         finally:
             stop.set()
             asking.join(5)
         return readings
 
-    def _newest_update(self) -> Update | None:
-        return self.updates[-1] if self.updates else None
+    def updates_after(self, first: Reading) -> list[Update]:
+        """Without the one that was live before anybody asked: its lag is the time until somebody did."""
+        return [update for update in self.updates if update.position != first.position]
 
     def _launch(self, name: str, module: str, arguments: str, on_line: Callable[[str], None]) -> Child:
         command = module.removesuffix(".cli") if module.endswith(".cli") else f"python -m {module}"
@@ -128,6 +136,7 @@ class Demo:
 
     def _hear_exporter(self, text: str) -> None:
         if text.startswith(str(self._directory)):
+            self._is_exported = True
             self.say("exporter: wrote export/1, which takes fulls and deltas")
 
     def _hear_server(self, text: str) -> None:
@@ -146,7 +155,13 @@ class Demo:
 
 
 def main() -> int:
-    limit = float(os.environ.get("DEMO_SECONDS") or "inf")
+    try:
+        limit = float(os.environ.get("DEMO_SECONDS") or "inf")
+    except ValueError:
+        print(
+            f"demo: DEMO_SECONDS is {os.environ['DEMO_SECONDS']!r}, not a number of seconds", file=sys.stderr
+        )
+        return 2
     # SIGINT too: a shell that starts us in the background has it ignored, and Python then leaves it so.
     for number in SIGNALS:
         signal.signal(number, _interrupt)
@@ -163,16 +178,25 @@ def main() -> int:
         return 1
 
 
+def show(text: str) -> None:
+    """Print a line. When nobody reads on (`make demo | head`), stop as for Ctrl-C, and with it the children."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        signal.raise_signal(signal.SIGTERM)
+
+
 def _run(demo: Demo, limit: float) -> int:
     trainer, exporter, server = demo.start()
     client = demo.wait_until_ready(trainer, exporter, server)
     # What was committed while nobody could ask says nothing about the lag.
     demo.updates.clear()
-    print(f"\n{demo_screen.LEGEND}\n\n{demo_screen.HEADER}", flush=True)
+    show(f"\n{demo_screen.LEGEND}\n\n{demo_screen.HEADER}")
     readings = demo.watch(client, max(limit, demo.seconds + LEAST_WATCH_SECONDS), trainer, server)
     client.close()
     if readings:
-        print(f"\n{demo_screen.summary(readings, demo.updates)}\n", flush=True)
+        show(f"\n{demo_screen.summary(readings, demo.updates_after(readings[0]))}\n")
     return 0
 
 
