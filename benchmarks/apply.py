@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from loader.delta_files import DeltaFiles
 from loader.live_model import LiveModel
 
 REPEATS = 7
+# Until then the history of what can be undone grows; afterwards its oldest entry goes with each new one.
+UPDATES_TO_STEADY_STATE = 40
 
 
 def measure_reload(directory: Path, rows: int) -> tuple[float, float, list[str]]:
@@ -47,21 +50,31 @@ def measure_reload(directory: Path, rows: int) -> tuple[float, float, list[str]]
     export = trainer.export()
     feeds = random_ids(rows)
     with following(trainer) as loader:
-        served = [_commit_to_served(trainer, loader, feeds, rows // 100) for _ in range(REPEATS)]
-        gc.collect()
-        rest = psutil.Process().memory_info().rss
-        with peak_memory() as peak:
-            for _ in range(REPEATS):
-                _commit_to_served(trainer, loader, feeds, rows // 100)
-        memory = peak() / rest
+
+        def update() -> float:
+            return _commit_to_served(trainer, loader, feeds, rows // 100)
+
+        for _ in range(UPDATES_TO_STEADY_STATE):
+            update()
+        memory = _peak_over_rest(update)
+        # A reload after each update: what else goes on in the machine meets both.
+        times = [(update(), _reload_seconds(export)) for _ in range(REPEATS)]
     trainer.stop()
-    reload = _reload_seconds(export)
-    delta = statistics.median(served)
+    delta, reload = (statistics.median(seconds) for seconds in zip(*times, strict=True))
     return (
         reload / delta,
         memory,
         [f"{rows:,} rows: reload {reload:.2f} s, commit to served {delta * 1e3:.0f} ms"],
     )
+
+
+def _peak_over_rest(update: Callable[[], float]) -> float:
+    gc.collect()
+    rest = psutil.Process().memory_info().rss
+    with peak_memory() as peak:
+        for _ in range(REPEATS):
+            update()
+    return peak() / rest
 
 
 def _commit_to_served(trainer: TrainerProcess, loader: Loader, feeds: dict[str, Any], count: int) -> float:
@@ -87,14 +100,12 @@ def _commit_to_served(trainer: TrainerProcess, loader: Loader, feeds: dict[str, 
 
 
 def _reload_seconds(export: Path) -> float:
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        model = tf.saved_model.load(str(export))
-        seconds.append(time.perf_counter() - start)
-        del model
-        gc.collect()
-    return statistics.median(seconds)
+    start = time.perf_counter()
+    model = tf.saved_model.load(str(export))
+    seconds = time.perf_counter() - start
+    del model
+    gc.collect()
+    return seconds
 
 
 class Applying:
@@ -244,6 +255,10 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
+        # First: what later parts free stays with the process, and would hide what an update takes.
+        print("  reload against delta ...", flush=True)
+        reload, memory, reloads = measure_reload(directory / "reload", sized(10_000_000))
+        shutil.rmtree(directory / "reload")
         print("  predict before and after a delta ...", flush=True)
         predict = measure_predict(directory / "predict", sized(5_000_000))
         shutil.rmtree(directory / "predict")
@@ -253,8 +268,6 @@ def main() -> None:
         print("  apply against bare numpy ...", flush=True)
         over_limit, limits = measure_limits(directory / "limits", sized(5_000_000), 100_000)
         shutil.rmtree(directory / "limits")
-        print("  reload against delta ...", flush=True)
-        reload, memory, reloads = measure_reload(directory / "reload", sized(10_000_000))
     print_report(
         f"Applying deltas, {COLUMNS} columns, medians of {REPEATS}",
         [
