@@ -44,8 +44,8 @@ def keras_state(model: keras.Model) -> ModelState:
 
     return ModelState(
         f"model {model.name!r}",
-        (*own, *hold_optimizer(optimizer, model.trainable_variables, key_of), *_metrics(model)),
-        step_of(optimizer),
+        (*own, *hold_optimizer(optimizer, model.trainable_variables, keyed), *_metrics(model)),
+        lambda: step_of(optimizer),
         trace,
         optimizer is not None,
     )
@@ -57,8 +57,13 @@ def optimizer_of(model: keras.Model) -> Any:
 
 
 def _metrics(model: keras.Model) -> list[HeldVariable]:
+    """Under a strategy each replica has its own, which is no reason to refuse the model: they are not saved."""
     variables = model.metrics_variables if optimizer_of(model) is not None else []
     return [
-        hold(KeyedVariable(f"{METRICS}/{name}", raw(variable)), VariableClass.TEMPORARY, is_own=False)
+        hold(
+            KeyedVariable(f"{METRICS}/{name}", variable._value),  # noqa: SLF001
+            VariableClass.TEMPORARY,
+            is_own=False,
+        )
         for name, variable in numbered(variables)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -10,7 +11,10 @@ import keras
 from hotdelta.io.fit_check import compare, refuse_misfit
 from hotdelta.io.keras_state import keras_state, optimizer_of
 from hotdelta.io.saved_state import SavedState
+from hotdelta.logs import event
 from hotdelta.train.optimizer_slots import OPTIMIZER
+
+logger = logging.getLogger(__name__)
 
 
 def find_waiting(model: Any, unknown: Iterable[str]) -> tuple[str, ...]:
@@ -20,15 +24,20 @@ def find_waiting(model: Any, unknown: Iterable[str]) -> tuple[str, ...]:
     return tuple(key for key in unknown if key.startswith(f"{OPTIMIZER}/"))
 
 
-def apply_when_compiled(model: keras.Model, saved: SavedState, keys: Collection[str]) -> None:
-    """The next `compile` of this model loads them, or raises ModelMismatchError when they do not fit."""
+def apply_when_compiled(
+    model: keras.Model, saved: SavedState, keys: Collection[str], *, is_strict: bool
+) -> None:
+    """The next `compile` of this model loads them, or raises ModelMismatchError when they do not fit.
+
+    Not strict: it loads those that fit, and logs the rest.
+    """
     saved.hold()
     compile_model = type(model).compile
 
     def compile_and_load(*arguments: Any, **options: Any) -> None:
         compile_model(model, *arguments, **options)
         if optimizer_of(model) is not None:
-            _load(model, saved, keys)
+            _load(model, saved, keys, is_strict=is_strict)
             forget_waiting(model)
             saved.close()
 
@@ -42,11 +51,15 @@ def forget_waiting(model: Any) -> None:
         vars(model).pop("compile", None)
 
 
-def _load(model: keras.Model, saved: SavedState, keys: Collection[str]) -> None:
+def _load(model: keras.Model, saved: SavedState, keys: Collection[str], *, is_strict: bool) -> None:
     state = keras_state(model)
     wanted = [held for held in state.variables if not held.is_own and held.info.is_persistable]
     known = {held.key for held in wanted}
     fit = compare([held.info for held in wanted], saved.variables, [key for key in keys if key not in known])
-    refuse_misfit(fit, f"the optimizer of {state.description}")
+    if is_strict:
+        refuse_misfit(fit, f"the optimizer of {state.description}")
     for held in wanted:
-        held.write(saved.read(held.key, held.numpy_dtype))
+        if held.key in fit.fitting:
+            held.write(saved.read(held.key, held.numpy_dtype))
+    for problem in fit.problems:
+        event(logger, logging.WARNING, "not loaded into the optimizer", reason=problem)

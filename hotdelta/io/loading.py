@@ -71,7 +71,7 @@ def load_vars(
         if variables is None and predicate is None:
             forget_waiting(model)
         if waiting:
-            apply_when_compiled(model, saved, waiting)
+            apply_when_compiled(model, saved, waiting, is_strict=strict)
             stack.pop_all()
     return _report(saved, fit, waiting, problems)
 

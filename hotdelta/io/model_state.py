@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.variables import PartitionedVariable
 
 from hotdelta.chain.manifest import TableRecord, Tracking
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
-from hotdelta.train.module_keys import module_keys
-from hotdelta.train.optimizer_slots import KeyedVariable, optimizer_variables, raw
-from hotdelta.train.row_values import Array, read_whole
+from hotdelta.train.module_keys import module_variables
+from hotdelta.train.optimizer_slots import KeyedVariable, raw
+from hotdelta.train.row_values import Array, read_whole, write_whole
 from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.shard_slots import optimizer_state
+from hotdelta.train.sharded import is_trainable, parts_of
 from hotdelta.train.variables import refuse_duplicate_keys
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldVariable:
-    """One variable of a live model. `is_own`: the model's itself, not its optimizer's. `table`: what manifests say."""
+    """One variable of a live model. `is_own`: the model's itself, not its optimizer's. `table`: what manifests say.
+
+    `parts`: the variables of a graph that are parts of it; mostly there is one.
+    """
 
     info: VariableInfo
-    variable: Any
+    parts: tuple[Any, ...]
     is_own: bool
     numpy_dtype: np.dtype[Any]
     read: Callable[[], Array]
@@ -39,11 +45,14 @@ class HeldVariable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelState:
-    """Every variable of a model. `trace`: its serving graph, None when it has no signature to trace."""
+    """Every variable of a model. `trace`: its serving graph, None when it has no signature to trace.
+
+    `read_step` may raise as reading a variable does.
+    """
 
     description: str
     variables: tuple[HeldVariable, ...]
-    step: int
+    read_step: Callable[[], int]
     trace: Callable[[], tuple[ServingModule, Schema] | None]
     has_optimizer: bool = True
 
@@ -57,8 +66,10 @@ class ModelState:
         """The key of a variable, which is given by key or as the object itself."""
         if isinstance(wanted, str):
             return wanted if wanted in self.by_key() else None
-        found = raw(wanted) if hasattr(wanted, "_value") else wanted
-        return next((held.key for held in self.variables if held.variable is found), None)
+        if hasattr(wanted, "_value"):
+            wanted = raw(wanted)
+        parts = list(wanted) if isinstance(wanted, PartitionedVariable) else [wanted]
+        return next((held.key for held in self.variables for part in held.parts if part is parts[0]), None)
 
 
 def state_of(model: Any) -> ModelState:
@@ -73,8 +84,7 @@ def state_of(model: Any) -> ModelState:
 
         return keras_state(model)
     if isinstance(model, tf.Module):
-        keys = module_keys(model)
-        keyed = sorted((KeyedVariable(keys[id(v)], v) for v in model.variables), key=lambda item: item.key)
+        keyed = [KeyedVariable(key, raw(v)) for key, v in sorted(module_variables(model).items())]
         return _of_variables(keyed, getattr(model, "optimizer", None), f"module {type(model).__name__}")
     if isinstance(model, Mapping):
         given = [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
@@ -106,44 +116,55 @@ def hold(
 ) -> HeldVariable:
     """A TensorFlow 2 variable, read and written eagerly."""
     variable = keyed.variable
+    if not variable.shape.is_fully_defined():
+        raise ConfigurationError(
+            f"variable {keyed.key!r} has shape {variable.shape}", hint="give it a shape that does not change"
+        )
     shape = tuple(int(size) for size in variable.shape)
     return HeldVariable(
         VariableInfo(keyed.key, variable_class, shape, str(variable.dtype.name), is_table),
-        variable,
+        (variable,),
         is_own,
         np.dtype(variable.dtype.as_numpy_dtype),
         lambda: read_whole(variable),
-        variable.assign,
+        lambda value: write_whole(variable, value),
         TableRecord(shape, str(variable.dtype.name), Tracking.CHANGED, 0) if is_table else None,
     )
 
 
-def hold_optimizer(optimizer: Any, trainable: Iterable[Any], key_of: Mapping[int, str]) -> list[HeldVariable]:
+def hold_optimizer(
+    optimizer: Any, trainable: Iterable[Any], keyed: Sequence[KeyedVariable]
+) -> list[HeldVariable]:
     """Its slots and other variables, all persistable. Builds it when that was not done."""
     if optimizer is None:
         return []
     if not optimizer.built:
-        optimizer.build(list(trainable))
-    slots, rest = optimizer_variables(optimizer, key_of)
-    keyed = [*(KeyedVariable(slot.key, slot.variable) for slot in slots), *rest]
-    return [hold(item, VariableClass.PERSISTABLE, is_own=False) for item in keyed]
+        # Keras remembers the strategy under which it was made, and wants its slots to be made there, too.
+        strategy = getattr(optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()
+        with strategy.scope():
+            optimizer.build(list(trainable))
+    slots, rest = optimizer_state(optimizer, keyed)
+    found = [*(KeyedVariable(slot.key, slot.variable) for slot in slots), *rest]
+    return [hold(item, VariableClass.PERSISTABLE, is_own=False) for item in found]
 
 
 def step_of(optimizer: Any) -> int:
-    return 0 if optimizer is None else int(optimizer.iterations)
+    return 0 if optimizer is None else int(read_whole(raw(optimizer.iterations)))
 
 
 def _of_variables(keyed: list[KeyedVariable], optimizer: Any, description: str) -> ModelState:
-    trainable = [item.variable for item in keyed if item.variable.trainable]
+    trainable = [part for item in keyed if is_trainable(item.variable) for part in parts_of(item.variable)]
     own = [
         hold(
             item,
-            VariableClass.PARAMETER if item.variable.trainable else VariableClass.PERSISTABLE,
+            VariableClass.PARAMETER if is_trainable(item.variable) else VariableClass.PERSISTABLE,
             is_own=True,
         )
         for item in keyed
     ]
     if not own:
         raise ConfigurationError(f"{description} has no variables yet", hint="build it first")
-    slots = hold_optimizer(optimizer, trainable, {id(item.variable): item.key for item in keyed})
-    return ModelState(description, (*own, *slots), step_of(optimizer), lambda: None, optimizer is not None)
+    slots = hold_optimizer(optimizer, trainable, keyed)
+    return ModelState(
+        description, (*own, *slots), lambda: step_of(optimizer), lambda: None, optimizer is not None
+    )

@@ -15,6 +15,7 @@ from hotdelta.chain.commit import commit
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import HighestStep, Kind, Manifest
 from hotdelta.chain.position import Node
+from hotdelta.chain.signing import SigningKey
 from hotdelta.io.model_state import HeldVariable
 from hotdelta.io.served_part import ServedPart
 from hotdelta.train.delta_files import SHARD_ROLES, shard_of, state_tensors
@@ -37,7 +38,8 @@ class Save:
 def commit_save(directory: Path, save: Save, disk: Disk) -> None:
     """Write and commit. The caller holds the lock of the directory. Raises CommitError; then nothing is visible."""
     prepared = _write(directory, save, disk)
-    commit(prepared, _manifest(save, prepared), disk=disk)
+    manifest, key = _manifest(save, prepared), SigningKey.from_environment()
+    commit(prepared, key.sign(manifest) if key else manifest, disk=disk)
 
 
 def _write(directory: Path, save: Save, disk: Disk) -> PreparedBundle:

@@ -35,7 +35,7 @@ def list_until(
         position = _find_named(listing, filename, directory)
     if position is None:
         return listing
-    wanted = Position.parse(position) if isinstance(position, str) else position
+    wanted = _as_position(position)
     kept = tuple(manifest for manifest in listing.manifests if manifest.position <= wanted)
     if not kept or kept[-1].position != wanted:
         raise ConfigurationError(
@@ -66,6 +66,14 @@ def refuse_other_position(newest: Manifest, listing: Listing) -> None:
             wanted_by=str(wanted),
             hint="choose another position, or leave it out for the newest that can be used",
         )
+
+
+def _as_position(given: Position | str) -> Position:
+    if not isinstance(given, Position | str):
+        raise ConfigurationError(
+            f"position is {given!r}", hint='give text, as "3.10": the number 3.10 is the number 3.1'
+        )
+    return Position.parse(given) if isinstance(given, str) else given
 
 
 def _find_named(listing: Listing, filename: str, directory: Path) -> Position:

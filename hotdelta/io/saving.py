@@ -63,19 +63,19 @@ def _save(
         raise ConfigurationError(
             f"filename {filename!r} cannot be part of a file name", hint="use letters, digits, _ and -"
         )
-    served = find_served(state, chosen)
-    disk = Disk()
+    _refuse_strings(chosen)
+    step, served, disk = state.read_step(), find_served(state, chosen), Disk()
     with TrainerLock(directory):
         listing = Scanner(directory).scan()
         _refuse_chain(directory, listing)
         sweep(directory, listing, disk)
         node = Node(Position(claim_run(directory, listing.manifests, disk), 1), new_state_id())
         highest = max((manifest.highest_step.full for manifest in listing.manifests), default=-1)
-        prefix = _choose_prefix(state.step, node.position, filename, is_step_fresh=state.step > highest)
+        prefix = _choose_prefix(step, node.position, filename, is_step_fresh=step > highest)
         if served.module is not None:
             save_serving_graph(directory_of(directory, Kind.DELTA), served.module, served.schema)
-        commit_save(directory, Save(prefix, node, state.step, chosen, served, highest), disk)
-    event(logger, logging.INFO, "saved", path=directory / prefix, variables=len(chosen), step=state.step)
+        commit_save(directory, Save(prefix, node, step, chosen, served, highest), disk)
+    event(logger, logging.INFO, "saved", path=directory / prefix, variables=len(chosen), step=step)
     return node.position
 
 
@@ -84,6 +84,15 @@ def _refuse_chain(directory: Path, listing: Listing) -> None:
         raise ConfigurationError(
             f"{directory} holds the chain of a trainer: servers that follow it would take this save for its newest",
             hint="save into another directory; a trainer saves into its own with save_full()",
+        )
+
+
+def _refuse_strings(chosen: Iterable[HeldVariable]) -> None:
+    found = [held.key for held in chosen if held.info.dtype == "string"]
+    if found:
+        raise ConfigurationError(
+            f"strings cannot be saved: {', '.join(found)}",
+            hint="leave them out with a predicate; a lookup layer keeps its words with the graph",
         )
 
 

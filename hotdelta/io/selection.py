@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
@@ -17,12 +17,12 @@ def select(
 ) -> tuple[HeldVariable, ...]:
     """The given variables (keys, or the variables themselves; all persistable ones when None) that fit.
 
-    Raises ConfigurationError when one is unknown or temporary, or when none is left.
+    Raises ConfigurationError, which names all that are unknown or temporary; also when none is left.
     """
     chosen = (
         [held for held in state.variables if held.info.is_persistable]
         if variables is None
-        else [_find(state, variable) for variable in variables]
+        else _find(state, [variables] if isinstance(variables, str) else list(variables))
     )
     found = tuple(dict.fromkeys(held for held in chosen if predicate is None or predicate(held.info)))
     if not found:
@@ -33,17 +33,29 @@ def select(
     return found
 
 
-def _find(state: ModelState, wanted: Any) -> HeldVariable:
-    key = state.key_of(wanted)
-    if key is None:
-        named = wanted if isinstance(wanted, str) else getattr(wanted, "path", wanted.name)
+def _find(state: ModelState, wanted: Sequence[Any]) -> list[HeldVariable]:
+    known = state.by_key()
+    keys = [state.key_of(variable) for variable in wanted]
+    unknown = [_name(variable) for variable, key in zip(wanted, keys, strict=True) if key is None]
+    if unknown:
         raise ConfigurationError(
-            f"{named!r} is not a variable of {state.description}",
-            hint=f"its variables are {', '.join(state.by_key())}",
+            f"{_each(unknown)} not a variable of {state.description}",
+            hint=f"its variables are {', '.join(known)}",
         )
-    held = state.by_key()[key]
-    if not held.info.is_persistable:
+    found = [known[key] for key in keys if key is not None]
+    temporary = [held.key for held in found if not held.info.is_persistable]
+    if temporary:
         raise ConfigurationError(
-            f"{key!r} is temporary: it starts afresh and is never saved", hint="leave it out"
+            f"{_each(temporary)} temporary: it starts afresh and is never saved", hint="leave it out"
         )
-    return held
+    return found
+
+
+def _each(names: Sequence[str]) -> str:
+    return f"{', '.join(map(repr, names))} {'is' if len(names) == 1 else 'are each'}"
+
+
+def _name(variable: Any) -> str:
+    if isinstance(variable, str):
+        return variable
+    return str(getattr(variable, "path", getattr(variable, "name", variable)))

@@ -61,4 +61,10 @@ def _refuse_missing_inputs(operations: Collection[Any], inputs: Mapping[str, tf.
 def _find(graph: Any, wanted: Any) -> tf.Tensor:
     if not isinstance(wanted, str):
         return wanted
-    return graph.get_tensor_by_name(wanted if ":" in wanted else f"{wanted}:0")
+    try:
+        return graph.get_tensor_by_name(wanted if ":" in wanted else f"{wanted}:0")
+    except (KeyError, ValueError) as error:
+        raise ConfigurationError(
+            f"the graph of the Session has no tensor {wanted!r}",
+            hint="name placeholders and operations as tensor.op.name does",
+        ) from error

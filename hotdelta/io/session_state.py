@@ -46,7 +46,10 @@ def session_state(session: Any) -> ModelState:
     ]
     held += [_hold(session, saved, VariableClass.TEMPORARY, is_own=False) for saved in temporary]
     return ModelState(
-        "the graph of the Session", tuple(held), 0 if step is None else int(session.run(step)), lambda: None
+        "the graph of the Session",
+        tuple(held),
+        lambda: 0 if step is None else int(_run(session, step)),
+        lambda: None,
     )
 
 
@@ -101,7 +104,7 @@ def _hold(
     variables = [part.variable for part in saved.parts]
     return HeldVariable(
         info,
-        variables[0],
+        tuple(variables),
         is_own,
         saved.numpy_dtype,
         lambda: _read(session, variables),
@@ -111,8 +114,17 @@ def _hold(
 
 
 def _read(session: Any, variables: Sequence[Any]) -> Array:
-    values = session.run(list(variables))
+    values = _run(session, list(variables))
     return np.asarray(values[0]) if len(values) == 1 else np.concatenate(values)
+
+
+def _run(session: Any, fetches: Any) -> Any:
+    try:
+        return session.run(fetches)
+    except tf.errors.FailedPreconditionError as error:
+        raise ConfigurationError(
+            "the Session holds no value for every variable yet", hint="run the initializer, or load, first"
+        ) from error
 
 
 def _write(session: Any, saved: SavedVariable, value: Array) -> None:

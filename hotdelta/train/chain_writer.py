@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotdelta.chain import names
@@ -14,26 +13,19 @@ from hotdelta.chain.commit import commit
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.lock import TrainerLock, claim_run
 from hotdelta.chain.manifest import HighestStep, Kind, Manifest, TableRecord
-from hotdelta.chain.position import Node, Position, new_state_id
+from hotdelta.chain.position import Node, Position
 from hotdelta.chain.retention import delete, expired, sweep
 from hotdelta.chain.scan import Listing, Scanner
 from hotdelta.chain.signing import SigningKey
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import CommitError
 from hotdelta.logs import event
+from hotdelta.train.chain_tip import ChainTip, Link
 from hotdelta.train.cut import Cut
 from hotdelta.train.delta_files import write_delta
 from hotdelta.train.variables import OtherVariable
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The place in the chain that a cut will take: its own node, and the one it follows (None: it starts a chain)."""
-
-    node: Node
-    parent: Node | None
 
 
 class ChainWriter:
@@ -49,14 +41,8 @@ class ChainWriter:
         self._keep_fulls = keep_fulls
         self._lock = TrainerLock(run_dir)
         self._scanner = Scanner(run_dir)
-        self._guard_tip = threading.Lock()
         self._guard_directory = threading.Lock()
-        self._run = 0
-        self._seq = 0
-        self._tip: Node | None = None
-        self._tip_manifest: Path | None = None
-        self._base: Position | None = None
-        self._highest = HighestStep()
+        self._tip = ChainTip(run_dir, 0, tip=None, highest=HighestStep())
         self._key = SigningKey.from_environment()
 
     def open(self) -> Listing:
@@ -70,47 +56,34 @@ class ChainWriter:
         if removed:
             event(logger, logging.INFO, "removed files of an unfinished save", files=len(removed))
         manifests = listing.manifests
-        self._highest = HighestStep(
+        highest = HighestStep(
             full=max([_highest_foreign_step(self.run_dir), *(m.highest_step.full for m in manifests)]),
             delta=max((manifest.highest_step.delta for manifest in manifests), default=-1),
         )
-        self._run = claim_run(self.run_dir, manifests, self.disk)
-        self._seq = 0
-        self._tip = tip.node if tip else None
-        self._tip_manifest = self._manifest_path(tip) if tip else None
-        self._base = (tip.position if tip.kind is Kind.FULL else tip.base) if tip else None
+        run = claim_run(self.run_dir, manifests, self.disk)
+        self._tip = ChainTip(self.run_dir, run, tip=tip, highest=highest)
 
     def close(self) -> None:
         self._lock.release()
 
     @property
     def run(self) -> int:
-        return self._run
+        return self._tip.run
 
     @property
     def tip(self) -> Node | None:
-        with self._guard_tip:
-            return self._tip
+        return self._tip.node
 
     def next_link(self) -> Link:
-        """The link for the next cut. A full and its closing delta share one.
-
-        Its position is used up even when the commit fails: a reader may have seen it for a moment.
-        """
-        with self._guard_tip:
-            self._seq += 1
-            return Link(Node(Position(self._run, self._seq), new_state_id()), self._tip)
+        """The link for the next cut. A full and its closing delta share one."""
+        return self._tip.next_link()
 
     def forget_tip(self) -> None:
         """The files of the chain are gone: the next commit has to start a new one."""
-        with self._guard_tip:
-            self._tip = None
-            self._tip_manifest = None
-            self._base = None
+        self._tip.forget()
 
     def is_tip_lost(self) -> bool:
-        with self._guard_tip:
-            return self._tip_manifest is not None and not self._tip_manifest.exists()
+        return self._tip.is_lost()
 
     def is_directory_lost(self) -> bool:
         return not directory_of(self.run_dir, Kind.DELTA).exists()
@@ -130,8 +103,8 @@ class ChainWriter:
         tables: Mapping[str, TableRecord],
     ) -> Manifest:
         """Raises CommitError; then nothing of it is visible and the tip is what it was."""
-        directory = directory_of(self.run_dir, Kind.DELTA)
-        parent, prefix, base = self._place_delta(cut, link)
+        directory, parent = directory_of(self.run_dir, Kind.DELTA), link.require_parent()
+        prefix, base = self._tip.name_delta(cut.step, link), self._tip.base
         prepared = write_delta(
             directory, prefix, cut, others=others, node=link.node, parent=parent, disk=self.disk
         )
@@ -147,20 +120,11 @@ class ChainWriter:
         tables: Mapping[str, TableRecord],
     ) -> Manifest:
         """Commit a delta that others wrote, under the name of its step. Raises CommitError as `commit_delta`."""
-        _, prefix, base = self._place_delta(cut, link)
+        link.require_parent()
+        prefix, base = self._tip.name_delta(cut.step, link), self._tip.base
         return self._commit_delta(
             prepared.renamed(prefix), cut, link, base=base, schema=schema, tables=tables
         )
-
-    def _place_delta(self, cut: Cut, link: Link) -> tuple[Node, str, Position | None]:
-        """What a delta follows, what it is called, and the newest full before it."""
-        if link.parent is None:
-            raise CommitError("a delta needs a full to follow", path=self.run_dir)
-        with self._guard_tip:
-            is_fresh, base = cut.step > self._highest.delta, self._base
-            self._highest = replace(self._highest, delta=max(self._highest.delta, cut.step))
-        prefix = names.delta_prefix(cut.step, link.node.position, is_step_fresh=is_fresh)
-        return link.parent, prefix, base
 
     def _commit_delta(
         self,
@@ -175,7 +139,7 @@ class ChainWriter:
         manifest = self._manifest(Kind.DELTA, prepared, cut, link, base=base, schema=schema, tables=tables)
         with self._guard_directory:
             commit(prepared, manifest, disk=self.disk)
-        self._advance(manifest)
+        self._tip.advance(manifest)
         return manifest
 
     def commit_full(
@@ -188,19 +152,12 @@ class ChainWriter:
         tables: Mapping[str, TableRecord],
     ) -> Manifest:
         """Commit a finished full under the name of its step, then delete what is no longer to be kept."""
-        with self._guard_tip:
-            is_fresh = cut.step > self._highest.full
-            self._highest = replace(self._highest, full=max(self._highest.full, cut.step))
-        prefix = names.full_prefix(cut.step, link.node.position, is_step_fresh=is_fresh)
-        prepared = prepared.renamed(prefix)
+        prepared = prepared.renamed(self._tip.name_full(cut.step, link))
         base = link.node.position
         manifest = self._manifest(Kind.FULL, prepared, cut, link, base=base, schema=schema, tables=tables)
         with self._guard_directory:
             commit(prepared, manifest, disk=self.disk)
-        with self._guard_tip:
-            self._base = link.node.position
-        if link.parent is None:
-            self._advance(manifest)
+        self._tip.advance(manifest)
         self._delete_expired()
         return manifest
 
@@ -215,8 +172,6 @@ class ChainWriter:
         schema: str,
         tables: Mapping[str, TableRecord],
     ) -> Manifest:
-        with self._guard_tip:
-            highest = self._highest
         manifest = Manifest(
             kind=kind,
             position=link.node.position,
@@ -229,18 +184,10 @@ class ChainWriter:
             schema=schema,
             tables=tables,
             files=prepared.files,
-            highest_step=highest,
+            highest_step=self._tip.highest,
             watermark=cut.watermark,
         )
         return self._key.sign(manifest) if self._key else manifest
-
-    def _advance(self, manifest: Manifest) -> None:
-        with self._guard_tip:
-            self._tip = manifest.node
-            self._tip_manifest = self._manifest_path(manifest)
-
-    def _manifest_path(self, manifest: Manifest) -> Path:
-        return directory_of(self.run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
 
     def _delete_expired(self) -> None:
         """Deleting is housekeeping: a failure is logged and tried again after the next full."""

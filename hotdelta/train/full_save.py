@@ -11,7 +11,7 @@ from hotdelta.chain.bundle import PreparedBundle
 from hotdelta.chain.disk import Disk
 from hotdelta.errors import CommitError
 from hotdelta.train.background import BackgroundWorker
-from hotdelta.train.chain_writer import Link
+from hotdelta.train.chain_tip import Link
 from hotdelta.train.cut import Cut
 from hotdelta.train.full_builder import FullBuilder
 from hotdelta.train.row_values import Array

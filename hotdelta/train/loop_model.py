@@ -22,6 +22,11 @@ from hotdelta.train.shard_slots import optimizer_state
 def keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
     if isinstance(model, Mapping):
         return [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
+    if not isinstance(model, tf.Module):
+        raise ConfigurationError(
+            f"a {type(model).__name__} is neither a tf.Module nor a mapping of names to variables",
+            hint="for a Keras model use hotdelta.keras.DeltaCheckpoint, whose step() is for loops of your own",
+        )
     return [KeyedVariable(key, raw(variable)) for key, variable in sorted(module_variables(model).items())]
 
 

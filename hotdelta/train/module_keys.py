@@ -5,10 +5,12 @@ tf.Module has no public walk that tells the paths, hence the private one.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.errors import ConfigurationError
 from hotdelta.train.sharded import is_sharded
 
 
@@ -18,16 +20,44 @@ def module_keys(module: tf.Module) -> dict[int, str]:
 
 
 def module_variables(module: tf.Module) -> dict[str, Any]:
-    """Key to variable, each variable once; a sharded variable is one."""
-    paths = module._flatten(predicate=_is_variable, with_path=True)  # noqa: SLF001
+    """Key to variable, each variable once; a sharded variable is one. The state of a random generator is one of them.
+
+    Raises ConfigurationError for a Keras layer, which tf.Module does not look into: nothing of it would be saved.
+    """
+    paths = module._flatten(predicate=_holds_state, with_path=True)  # noqa: SLF001
     found: dict[int, tuple[str, Any]] = {}
-    for path, variable in paths:
-        found.setdefault(id(variable), ("/".join(map(str, path)), variable))
+    for path, holder in paths:
+        key = "/".join(map(str, path))
+        if _is_keras_layer(holder):
+            raise ConfigurationError(
+                f"{key!r} of {type(module).__name__} is a Keras layer, whose variables a tf.Module does not know",
+                hint="make the whole a keras.Model, or give a dictionary of names and variables",
+            )
+        variable, key = (holder.state, f"{key}/state") if _is_generator(holder) else (holder, key)
+        found.setdefault(id(variable), (key, variable))
     return dict(found.values())
 
 
-def _is_variable(value: Any) -> bool:
-    return isinstance(value, tf.Variable) or is_sharded(value)
+def _holds_state(value: Any) -> bool:
+    is_variable = isinstance(value, tf.Variable) or is_sharded(value)
+    return is_variable or _is_generator(value) or _is_keras_layer(value)
+
+
+def _is_generator(value: Any) -> bool:
+    keras = _keras()
+    return isinstance(value, tf.random.Generator) or (
+        keras is not None and isinstance(value, keras.random.SeedGenerator)
+    )
+
+
+def _is_keras_layer(value: Any) -> bool:
+    keras = _keras()
+    return keras is not None and isinstance(value, keras.Layer)
+
+
+def _keras() -> Any:
+    """Not imported for its own sake: when nobody has, nothing of it is in a module."""
+    return sys.modules.get("keras")
 
 
 def module_resources(module: tf.Module) -> list[Any]:

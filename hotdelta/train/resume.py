@@ -24,6 +24,7 @@ from hotdelta.chain.slice_key import is_slice_key
 from hotdelta.chain.verification import directory_of, verify
 from hotdelta.errors import ChainError, DamagedError, ModelMismatchError
 from hotdelta.train.row_values import Array
+from hotdelta.train.stored_rows import RowLink
 from hotdelta.train.trainer_state import TrainerState
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table
 
@@ -114,6 +115,8 @@ class ResumeReader:
     """The tensors of a resume point. A context manager: it keeps the files open."""
 
     def __init__(self, run_dir: Path, point: ResumePoint) -> None:
+        self._run_dir = run_dir
+        self._manifests = point.manifests
         self._stack = ExitStack()
         self._readers = [
             self._stack.enter_context(BundleReader(directory_of(run_dir, manifest.kind), manifest.prefix))
@@ -186,21 +189,29 @@ class ResumeReader:
     def table_values(self, table: Table) -> Iterator[tuple[RowVariable, Array]]:
         """Each row variable of the table with its value at the resume point, one at a time (they are large)."""
         for item in table.row_variables:
-            yield item, self._row_values(item, table)
+            yield item, self.row_values(item, table)
 
-    def _row_values(self, item: RowVariable, table: Table) -> Array:
+    def row_values(self, item: RowVariable, table: Table) -> Array:
+        """The value of a row variable of the table at the resume point."""
         numpy_dtype = item.variable.dtype.as_numpy_dtype
         values = np.empty(item.shape, numpy_dtype)
-        if item.key in self._readers[0].entries:
-            values.reshape(-1).view(np.uint8)[:] = self._readers[0].map_bytes(item.key)
-        for reader in self._readers[1:]:
-            rows_name = item.key + names.ROWS_SUFFIX
-            if rows_name not in reader.entries:
-                continue
-            own_ids = item.key + names.IDS_SUFFIX
-            ids = reader.read(own_ids if own_ids in reader.entries else table.key + names.IDS_SUFFIX)
-            values[ids] = reader.map_bytes(rows_name).view(numpy_dtype).reshape(len(ids), *item.shape[1:])
+        for link in self.row_links(item, table):
+            rows = link.map_bytes().view(numpy_dtype).reshape(-1, *item.shape[1:])
+            values[slice(None) if link.ids is None else link.ids] = rows
         return values
+
+    def row_links(self, item: RowVariable, table: Table) -> list[RowLink]:
+        """Every link that has rows of a row variable of the table, in the order in which they count."""
+        full, *deltas = zip(self._manifests, self._readers, strict=True)
+        found = []
+        if item.key in full[1].entries:
+            found.append(RowLink(self._run_dir, *full, item.key, None))
+        for manifest, reader in deltas:
+            rows, own_ids = item.key + names.ROWS_SUFFIX, item.key + names.IDS_SUFFIX
+            if rows in reader.entries:
+                ids = reader.read(own_ids if own_ids in reader.entries else table.key + names.IDS_SUFFIX)
+                found.append(RowLink(self._run_dir, manifest, reader, rows, ids))
+        return found
 
     def other_value(self, item: OtherVariable) -> Array:
         numpy_dtype = item.variable.dtype.as_numpy_dtype

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from hotdelta.logs import event
 from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits
 from hotdelta.train.row_values import write_whole
+from hotdelta.train.server_resume import ServerReading
 from hotdelta.train.trainer_state import TrainerState
-from hotdelta.train.variables import ModelVariables
+from hotdelta.train.variables import ModelVariables, Table
 from hotdelta.train.writer_options import Resumed
 
 logger = logging.getLogger(__name__)
 
 
-def load_point(run_dir: Path, point: ResumePoint, variables: ModelVariables) -> TrainerState:
-    """Returns the trainer's progress there. Raises ModelMismatchError; then nothing was changed."""
+def load_point(
+    run_dir: Path, point: ResumePoint, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
+) -> TrainerState:
+    """Returns the trainer's progress there. Raises ModelMismatchError; then nothing was changed.
+
+    `on_servers`: tables of which the parameter servers that hold their rows are to read them.
+    """
     with ResumeReader(run_dir, point) as reader:
         check_fits(reader, variables)
         state = reader.trainer_state()
-        load_variables(reader, variables)
+        load_variables(reader, variables, on_servers=on_servers)
     for problem in point.problems:
         event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
     event(
@@ -45,10 +52,32 @@ def describe_resumed(point: ResumePoint, state: TrainerState) -> Resumed:
     )
 
 
-def load_variables(reader: ResumeReader, variables: ModelVariables) -> None:
+def load_variables(
+    reader: ResumeReader, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
+) -> None:
     """Put every variable to its value at the resume point, bit for bit."""
+    read = _read_by_servers(reader, [table for table in variables.tables if table.key in on_servers])
     for table in variables.tables:
-        for item, values in reader.table_values(table):
-            write_whole(item.variable, values)
+        for item in table.row_variables:
+            if item.key not in read:
+                write_whole(item.variable, reader.row_values(item, table))
     for other in variables.others:
         write_whole(other.variable, reader.other_value(other))
+
+
+def _read_by_servers(reader: ResumeReader, tables: Sequence[Table]) -> set[str]:
+    """The row variables that the servers have read; when a server cannot read one, the others are not tried."""
+    read: set[str] = set()
+    if not tables:
+        return read
+    reading = ServerReading()
+    owners = [(item, table) for table in tables for item in table.row_variables]
+    for item, owner in owners:
+        reason = reading.load(item, reader.row_links(item, owner))
+        if reason is not None:
+            phrase = "a parameter server cannot read the checkpoint; rows are sent"
+            event(logger, logging.WARNING, phrase, reason=reason)
+            return read
+        read.add(item.key)
+    event(logger, logging.INFO, "parameter servers read their rows", variables=len(read))
+    return read

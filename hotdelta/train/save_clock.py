@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hotdelta.train.schedule import Progress, SavePolicy
 from hotdelta.train.trainer_state import TrainerState
+from hotdelta.train.writer_options import WriterOptions
 
 COUNT_SECONDS = 0.25
 
@@ -49,3 +50,26 @@ class SaveClock:
         )
         self._is_due = self._is_due or self._policy.is_due(passed)
         return self._is_due
+
+
+class SaveClocks:
+    """One for deltas and one for fulls, which run apart."""
+
+    def __init__(
+        self,
+        options: WriterOptions,
+        clock: Callable[[], float],
+        *,
+        count_rows: Callable[[], int],
+        find_place: Callable[[], TrainerState],
+    ) -> None:
+        self.delta = SaveClock(options.delta, clock, count_rows, find_place)
+        self.full = SaveClock(options.full, clock, count_rows, find_place)
+
+    def add(self, *, steps: int = 0, epochs: int = 0) -> None:
+        self.delta.add(steps=steps, epochs=epochs)
+        self.full.add(steps=steps, epochs=epochs)
+
+    def restart(self) -> None:
+        self.delta.restart()
+        self.full.restart()

@@ -13,7 +13,8 @@ from hotdelta.chain.verification import directory_of
 from hotdelta.errors import CommitError, DirectoryBusyError
 from hotdelta.logs import event
 from hotdelta.train.background import BackgroundWorker
-from hotdelta.train.chain_writer import ChainWriter, Link
+from hotdelta.train.chain_tip import Link
+from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
 from hotdelta.train.full_save import FullSave
 from hotdelta.train.row_values import Array

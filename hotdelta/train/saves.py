@@ -11,7 +11,7 @@ from hotdelta.chain.position import Position
 from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
-from hotdelta.train.save_clock import SaveClock
+from hotdelta.train.save_clock import SaveClocks
 from hotdelta.train.save_pipeline import SavePipeline
 from hotdelta.train.trackers import Trackers
 from hotdelta.train.writer_options import WriterStatus
@@ -28,8 +28,7 @@ class Saves:
         chain: ChainWriter,
         pipeline: SavePipeline,
         *,
-        delta_clock: SaveClock,
-        full_clock: SaveClock,
+        clocks: SaveClocks,
         take_cut: Callable[[], Cut],
         trainer_state_bytes: Callable[[], int],
         clock: Callable[[], float],
@@ -38,8 +37,7 @@ class Saves:
         """`take_cut`: everything that changed, with the trainer's progress; it may wait for others, and raise."""
         self._chain = chain
         self._pipeline = pipeline
-        self._delta_clock = delta_clock
-        self._full_clock = full_clock
+        self._clocks = clocks
         self._take_cut = take_cut
         self._trainer_state_bytes = trainer_state_bytes
         self._clock = clock
@@ -69,8 +67,7 @@ class Saves:
     def begin(self, trainer_state: bytes) -> None:
         """Training begins, at what is saved."""
         self._last_state = trainer_state
-        self._delta_clock.restart()
-        self._full_clock.restart()
+        self._clocks.restart()
 
     @property
     def position(self) -> Position | None:
@@ -80,8 +77,8 @@ class Saves:
 
     def save_if_due(self, is_job_ready: Callable[[], bool]) -> None:
         self._collect()
-        is_delta_due = self._delta_clock.is_due()
-        is_full_due = self._full_clock.is_due() or (self.is_full_wanted and is_delta_due)
+        is_delta_due = self._clocks.delta.is_due()
+        is_full_due = self._clocks.full.is_due() or (self.is_full_wanted and is_delta_due)
         if is_full_due and not self._pipeline.has_full:
             self.start_full()
         if not self._pipeline.wants_closing_cut and not is_delta_due:
@@ -119,7 +116,7 @@ class Saves:
         """Save everything up to now, a delta first; then finish the full in the making, or one that is due."""
         self.save()
         self.finish_full()
-        return self.save_full() if self._full_clock.is_due() else self.position
+        return self.save_full() if self._clocks.full.is_due() else self.position
 
     def finish_delta(self) -> None:
         self._pipeline.wait_for_delta()
@@ -141,7 +138,7 @@ class Saves:
             return
         started = self._clock()
         cut = self._take_cut()
-        self._delta_clock.restart()
+        self._clocks.delta.restart()
         if cut.is_empty and cut.trainer_state == self._last_state and not is_closing:
             return
         self._last_state = cut.trainer_state
@@ -155,14 +152,14 @@ class Saves:
     def start_full(self) -> None:
         """Begin to copy the tables in the background; the closing cut follows when all are copied."""
         self.is_full_wanted = False
-        self._full_clock.restart()
+        self._clocks.full.restart()
         try:
             self._pipeline.start_full(self.trackers, trainer_state_bytes=self._trainer_state_bytes())
         except (CommitError, DirectoryBusyError) as error:
             self._pipeline.report_failure("full not started", error)
             self.is_full_wanted = self._chain.tip is None
             # Not at every step: when there is no chain, the full is tried when a delta would be.
-            self._delta_clock.restart()
+            self._clocks.delta.restart()
 
     def write_first_full(self) -> None:
         """Training has not begun, so this thread may wait for it. Raises CommitError."""

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from hotdelta.train.fetching import fetch, here
 from hotdelta.train.server_rows import ServerRows, gather_on_servers, wait_for
 from hotdelta.train.sharded import MESSAGE_BYTES, Shard, asking_servers, shards_of
 from hotdelta.train.touched import Ids
@@ -29,8 +30,7 @@ class ServerChangedRows:
     def __init__(self, variable: Any, *, is_saved: bool) -> None:
         """`is_saved`: the present value is on disk already; otherwise every row is due."""
         self._variable = variable
-        with asking_servers():
-            self.remembered = tuple(_copy(shard) for shard in shards_of(variable))
+        self.remembered = tuple(_copy(shard) for shard in shards_of(variable))
         self._due = np.full(int(variable.shape[0]), not is_saved)
 
     def take(self) -> tuple[Ids, ServerRows]:
@@ -56,14 +56,14 @@ class ServerChangedRows:
         for part in rows.parts:
             places = ids[part.first : part.first + part.count]
             shard = next(found for found in reversed(self.remembered) if found.first <= places[0])
-            with asking_servers(), tf.device(part.server):
+            with asking_servers(part.server), tf.device(part.server):
                 tf.raw_ops.ResourceScatterUpdate(
-                    resource=shard.variable.handle, indices=places - shard.first, updates=part.tensor
+                    resource=shard.variable.handle, indices=here(places - shard.first), updates=part.tensor
                 )
 
 
 def _copy(shard: Shard) -> Shard:
-    with tf.device(shard.variable.device):
+    with asking_servers(shard.variable.device), tf.device(shard.variable.device):
         value = shard.variable.read_value()
         copy = ResourceVariable(value, trainable=False, name="hotdelta_remembered")
     wait_for([value])
@@ -74,10 +74,11 @@ def _differing(live: Shard, remembered: Shard) -> Ids:
     """Ids of rows that are not, bit for bit, as they are remembered."""
     found = [np.empty(0, np.int64)]
     for first, count in _chunks(live):
-        with asking_servers(), tf.device(live.variable.device):
-            ids = tf.range(first, first + count, dtype=tf.int64)
+        with asking_servers(live.variable.device), tf.device(live.variable.device):
+            begin, end, one = (here(number, tf.int64) for number in (first, first + count, 1))
+            ids = tf.range(begin, end, one)
             is_other = tf.not_equal(_bits(live, ids), _bits(remembered, ids))
-            found.append(np.asarray(tf.boolean_mask(ids, tf.reduce_any(is_other, axis=1))))
+            found.append(fetch(tf.boolean_mask(ids, tf.reduce_any(is_other, axis=1))))
     return np.concatenate(found) + live.first
 
 

@@ -10,18 +10,18 @@ import functools
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context, executor
 
 from hotdelta.chain import names
 from hotdelta.chain.bundle_parts import Piece
 from hotdelta.errors import CommitError
+from hotdelta.train.fetching import fetch, here
+from hotdelta.train.server_threads import on_each_server
 from hotdelta.train.sharded import asking_servers
 
 # The rows of a full are copied in the memory of the server while they are written; so many bytes at a time, or one
@@ -69,7 +69,7 @@ class ServerPart:
         with _writing(self.server), tf.device(self.server):
             tensors = [item.read() for item in self.rows]
             save = _saving(tuple(tensor.dtype for tensor in tensors))
-            save(str(path), [item.part_name for item in self.rows], *tensors).numpy()
+            fetch(save(here(str(path)), here([item.part_name for item in self.rows]), *tensors))
 
 
 def plan_parts(directory: Path, stem: str, rows: Iterable[RowsToWrite]) -> list[ServerPart]:
@@ -110,16 +110,12 @@ def write_parts(parts: Sequence[ServerPart]) -> None:
     by_server: dict[str, list[ServerPart]] = {}
     for part in parts:
         by_server.setdefault(part.server, []).append(part)
-    with ThreadPoolExecutor(max(1, len(by_server)), thread_name_prefix="hotdelta-server-files") as pool:
-        for done in [pool.submit(_write_all, mine) for mine in by_server.values()]:
-            done.result()
+    on_each_server({server: functools.partial(_write_all, mine) for server, mine in by_server.items()})
 
 
 def _write_all(parts: Sequence[ServerPart]) -> None:
-    # TensorFlow tells the failure of an operation on a server to whoever shares its executor: training would be told.
-    with context.executor_scope(executor.new_executor(enable_async=False)):
-        for part in parts:
-            part.write()
+    for part in parts:
+        part.write()
 
 
 def _batches(rows: Sequence[RowsToWrite]) -> Iterator[tuple[RowsToWrite, ...]]:
@@ -156,7 +152,7 @@ def _saving(dtypes: tuple[tf.DType, ...]) -> Any:
 
 @contextmanager
 def _writing(server: str) -> Iterator[None]:
-    with asking_servers():
+    with asking_servers(server):
         try:
             yield
         except tf.errors.UnavailableError:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from hotdelta.chain import names
 from hotdelta.chain.write_failure import translated
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.fetching import fetch, here
 from hotdelta.train.server_rows import is_on_servers
 from hotdelta.train.sharded import asking_servers, shards_of
 from hotdelta.train.variables import ModelVariables
@@ -74,9 +75,9 @@ def prove_servers_share(run_dir: Path, servers: Collection[str]) -> None:
 
 def _ask(server: str, question: Path, answer: Path) -> str | None:
     """Why the server cannot write there what is read here; None when it can."""
-    with asking_servers(), tf.device(server):
+    with asking_servers(server), tf.device(server):
         try:
-            if _copy_and_read(str(question), str(answer)).numpy() != question.name.encode():
+            if fetch(_copy_and_read(here(str(question)), here(str(answer)))) != question.name.encode():
                 return "it reads something else there"
         except tf.errors.UnavailableError:
             raise

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hotdelta.train.fetching import fetch, here
 from hotdelta.train.sharded import Shard, asking_servers, is_remote, shards_of
 from hotdelta.train.touched import Ids
 
@@ -50,18 +51,18 @@ def wait_for(tensors: Any) -> None:
 
     Without that a training step that is scheduled after the cut might run before the gather.
     """
-    with asking_servers():
-        for shape in [_shape(tensor) for tensor in tensors]:
-            np.asarray(shape)
+    for server, shape in [(tensor.backing_device, _shape(tensor)) for tensor in tensors]:
+        with asking_servers(server):
+            fetch(shape)
 
 
 def _shape(tensor: tf.Tensor) -> tf.Tensor:
-    with tf.device(tensor.backing_device):
+    with asking_servers(tensor.backing_device), tf.device(tensor.backing_device):
         return tf.raw_ops.Shape(input=tensor)
 
 
 def _gather(shard: Shard, ids: Ids) -> tf.Tensor:
-    with asking_servers(), tf.device(shard.variable.device):
+    with asking_servers(shard.variable.device), tf.device(shard.variable.device):
         return tf.raw_ops.ResourceGather(
-            resource=shard.variable.handle, indices=ids, dtype=shard.variable.dtype
+            resource=shard.variable.handle, indices=here(ids), dtype=shard.variable.dtype
         )

@@ -6,6 +6,7 @@ reading it needs no training script. Values never pass through here.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +18,10 @@ from hotdelta.chain import names
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import DamagedError, ManifestError, ModelMismatchError
+from hotdelta.logs import event
 from hotdelta.train.serving_module import ServingModule
+
+logger = logging.getLogger(__name__)
 
 _TRAIN_AGAIN = "start the trainer again: it writes a new one"
 
@@ -39,7 +43,12 @@ def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -
         )
         if target.exists():
             Disk().rename(target, old)
-        publish_directory(temporary, target)
+        try:
+            publish_directory(temporary, target)
+        except OSError:
+            # Whoever came first wrote the same.
+            if not target.is_dir():
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
@@ -87,19 +96,19 @@ def load_schema(directory: Path, digest: str) -> Schema:
 
 
 def publish_directory(temporary: Path, target: Path) -> None:
-    """Make `temporary` durable and give it its name at once. Loses quietly to another writer of the same name."""
+    """Make `temporary` durable and give it its name at once. Raises OSError, and then nothing was published."""
     disk = Disk()
     for folder, _, file_names in os.walk(temporary):
         for name in file_names:
             _sync_file(Path(folder, name))
         disk.sync_directory(Path(folder))
+    disk.rename(temporary, target)
     try:
-        disk.rename(temporary, target)
-    except OSError:
-        if not target.is_dir():
-            raise
-    # Not durable before its directory is: the rename is only a change of names in there.
-    disk.sync_directory(target.parent)
+        # Not durable before its directory is: the rename is only a change of names in there.
+        disk.sync_directory(target.parent)
+    except OSError as error:
+        # It is whole and readers may use it already, so it counts; all that a power failure can take is its name.
+        event(logger, logging.WARNING, "published, but not yet durable", path=target, reason=error.strerror)
 
 
 def _save_schema(path: Path, schema: Schema) -> None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from hotdelta.errors import CommitError
+from hotdelta.train.fetching import fetch, here
+from hotdelta.train.server_patience import PATIENCE
 from hotdelta.train.touched import Ids, TouchedRows
+
+Answer = TypeVar("Answer")
 
 MESSAGE_BYTES = 64 * 1024 * 1024
 
@@ -38,13 +42,18 @@ def is_sharded(variable: Any) -> bool:
 
 
 def is_trainable(variable: Any) -> bool:
-    return bool((variable.variables[0] if is_sharded(variable) else variable).trainable)
+    return bool(parts_of(variable)[0].trainable)
+
+
+def parts_of(variable: Any) -> tuple[tf.Variable, ...]:
+    """Of a sharded variable its shards; any other is the only part of itself."""
+    return tuple(variable.variables) if is_sharded(variable) else (variable,)
 
 
 def shards_of(variable: Any) -> tuple[Shard, ...]:
     """A variable that is not sharded is the only shard of itself."""
     first, found = 0, []
-    for part in variable.variables if is_sharded(variable) else (variable,):
+    for part in parts_of(variable):
         found.append(Shard(first, part))
         first += found[-1].rows
     return tuple(found)
@@ -56,10 +65,11 @@ def is_remote(variable: tf.Variable) -> bool:
 
 
 @contextmanager
-def asking_servers() -> Iterator[None]:
-    """Translates what TensorFlow raises when a parameter server is gone."""
+def asking_servers(server: str) -> Iterator[None]:
+    """Translates what TensorFlow raises when a parameter server is gone, and says when one does not answer."""
     try:
-        yield
+        with PATIENCE.waiting_for(server):
+            yield
     except tf.errors.OpError as error:
         raise CommitError(
             f"a parameter server does not answer: {error.message.splitlines()[0]}",
@@ -82,25 +92,26 @@ def read_sharded(variable: Any) -> np.ndarray:
 
 
 def read_remote(variable: tf.Variable) -> np.ndarray:
-    with asking_servers():
-        return np.asarray(variable.read_value())
+    with asking_servers(variable.device):
+        return fetch(variable.read_value())
 
 
 def write_sharded(variable: Any, values: np.ndarray) -> None:
     ids = np.arange(len(values), dtype=np.int64)
     for shard in shards_of(variable):
         for part in _messages(ids[shard.first : shard.first + shard.rows], values):
-            with asking_servers(), tf.device(shard.variable.device):
+            with asking_servers(shard.variable.device), tf.device(shard.variable.device):
                 tf.raw_ops.ResourceScatterUpdate(
-                    resource=shard.variable.handle, indices=part - shard.first, updates=values[part]
+                    resource=shard.variable.handle,
+                    indices=here(part - shard.first),
+                    updates=here(values[part]),
                 )
 
 
 def _gather(variable: tf.Variable, ids: Ids) -> np.ndarray:
-    with asking_servers(), tf.device(variable.device):
-        return np.asarray(
-            tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype)
-        )
+    with asking_servers(variable.device), tf.device(variable.device):
+        rows = tf.raw_ops.ResourceGather(resource=variable.handle, indices=here(ids), dtype=variable.dtype)
+        return fetch(rows)
 
 
 def _messages(places: Ids, rows: np.ndarray) -> Iterator[Ids]:
@@ -139,22 +150,25 @@ class ShardedTouchedRows:
             part.record(tf.boolean_mask(ids, is_here) - shard.first)
 
     def record_all(self) -> None:
-        with asking_servers():
-            for part in self.parts:
-                part.record_all()
+        self._each(TouchedRows.record_all)
 
     def take(self) -> Ids:
         """As `TouchedRows.take`: the caller gathers afterwards, and no row that a worker writes meanwhile is lost."""
-        return np.concatenate(self._each(TouchedRows.take))
+        taken = zip(self.shards, self._each(TouchedRows.take), strict=True)
+        return np.concatenate([ids + shard.first for shard, ids in taken])
 
     def give_back(self, ids: Ids) -> None:
-        with asking_servers():
-            self.record(tf.constant(ids, tf.int64))
+        for shard, part in zip(self.shards, self.parts, strict=True):
+            first, end = np.searchsorted(ids, [shard.first, shard.first + shard.rows])
+            with asking_servers(shard.variable.device):
+                part.give_back(ids[first:end] - shard.first)
 
     def count(self) -> int:
-        with asking_servers():
-            return sum(part.count() for part in self.parts)
+        return sum(self._each(TouchedRows.count))
 
-    def _each(self, take: Callable[[TouchedRows], Ids]) -> list[Ids]:
-        with asking_servers():
-            return [take(part) + shard.first for shard, part in zip(self.shards, self.parts, strict=True)]
+    def _each(self, ask: Callable[[TouchedRows], Answer]) -> list[Answer]:
+        found = []
+        for shard, part in zip(self.shards, self.parts, strict=True):
+            with asking_servers(shard.variable.device):
+                found.append(ask(part))
+        return found

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.fetching import fetch
 
 Ids = NDArray[np.int64]
 
@@ -83,7 +84,7 @@ class TouchedRows:
         The caller gathers the rows afterwards, never before. Not for use in a graph.
         """
         with self._taking:
-            is_all = bool(self._all.numpy())
+            is_all = bool(fetch(self._all.read_value()))
             if is_all:
                 self._all.assign(0)
             ids = self._flagged()
@@ -101,10 +102,10 @@ class TouchedRows:
 
     def count(self) -> int:
         """How many ids are in the set; costs what `take` costs."""
-        return self.rows if self._all.numpy() else int(self._flagged().size)
+        return self.rows if fetch(self._all.read_value()) else int(self._flagged().size)
 
     def _flagged(self) -> Ids:
-        flags = np.asarray(self._flags.read_value())
+        flags = fetch(self._flags.read_value())
         ids: Ids = np.flatnonzero(flags.view(np.bool_))
         return ids
 

@@ -53,6 +53,7 @@ class Trackers:
         self._demanded = demanded
         self._on_servers = on_servers
         self._outside = OutsideWrites()
+        self._are_replicas_checked = False
         self.others = OtherValues(variables.others, unsaved=unsaved)
         self.tables: dict[str, TableTracker] = {}
         for table in variables.tables:
@@ -149,11 +150,13 @@ class Trackers:
                 self._fall_back(tracker, reason)
 
     def check_replicas(self) -> None:
-        """Raises ConfigurationError when a variable has other values on one device than on another.
+        """Raises ConfigurationError when a variable has other values on one device than on another. Looks once.
 
-        Not of the tables: every replica writes them with the one gradient that all share.
+        Not at the tables: every replica writes them with the one gradient that all share.
         """
-        refuse_differing((item.key, item.variable) for item in self.variables.others)
+        if not self._are_replicas_checked:
+            refuse_differing((item.key, item.variable) for item in self.variables.others)
+            self._are_replicas_checked = True
 
     def _fall_back(self, tracker: TouchedTable, reason: str) -> None:
         table = tracker.table

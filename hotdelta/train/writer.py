@@ -17,15 +17,16 @@ from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
 from hotdelta.train.job import Job
 from hotdelta.train.job_saves import JobSaves
+from hotdelta.train.progress import TrainingProgress
 from hotdelta.train.resume import ResumePoint, find_resume_point
 from hotdelta.train.resume_load import describe_resumed, load_point
-from hotdelta.train.save_clock import SaveClock
+from hotdelta.train.save_clock import SaveClocks
 from hotdelta.train.save_pipeline import SavePipeline
 from hotdelta.train.saves import Saves
 from hotdelta.train.server_probe import prove_servers_share, servers_of
 from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trackers import NOTHING, Trackers
-from hotdelta.train.trainer_state import StateRegistry, TrainerState
+from hotdelta.train.trainer_state import TrainerState
 from hotdelta.train.variables import ModelVariables
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
 
@@ -52,10 +53,10 @@ class ChainTrainer:
         `job`: the trainers with which this one, the first, saves together.
         """
         self.options = options
-        self.states = StateRegistry()
         self.status = WriterStatus()
-        self.progress = TrainerState()
         self.step_of: Callable[[], int] = lambda: self.progress.step
+        self._progress = TrainingProgress()
+        self.states = self._progress.registry
         self._publish = publish
         self._wall_clock = wall_clock
         self._job = JobSaves(run_dir, job)
@@ -65,22 +66,22 @@ class ChainTrainer:
             self._chain, publish=publish, disk=disk, clock=clock, status=self.status
         )
         self._on_servers = NOTHING
-        self._are_replicas_checked = False
-        self._watermark: float | None = None
-        self._delta_clock, self._full_clock = (
-            SaveClock(policy, clock, self._count_touched_rows, lambda: self.progress)
-            for policy in (options.delta, options.full)
+        self._clocks = SaveClocks(
+            options, clock, count_rows=self._count_touched_rows, find_place=lambda: self.progress
         )
         self._saves = Saves(
             self._chain,
             self._pipeline,
-            delta_clock=self._delta_clock,
-            full_clock=self._full_clock,
+            clocks=self._clocks,
             take_cut=self._take_cut,
-            trainer_state_bytes=self._trainer_state_bytes,
+            trainer_state_bytes=lambda: len(self._progress.read()),
             clock=clock,
             status=self.status,
         )
+
+    @property
+    def progress(self) -> TrainerState:
+        return self._progress.state
 
     @property
     def trackers(self) -> Trackers:
@@ -130,10 +131,9 @@ class ChainTrainer:
         return resumed
 
     def _load(self, point: ResumePoint, variables: ModelVariables) -> Resumed:
-        self.progress = load_point(self._chain.run_dir, point, variables)
-        self._watermark = point.newest.watermark
-        self.states.restore(self.progress.registered)
-        return describe_resumed(point, self.progress)
+        state = load_point(self._chain.run_dir, point, variables, on_servers=self._on_servers)
+        self._progress.resume(state, point.newest.watermark)
+        return describe_resumed(point, state)
 
     def rebind(
         self,
@@ -168,8 +168,7 @@ class ChainTrainer:
     ) -> None:
         self._saves.release()
         if variables.parameters is not None:
-            self.progress = self.progress.with_parameters(variables.parameters)
-        self._are_replicas_checked = False
+            self._progress.state = self.progress.with_parameters(variables.parameters)
         self._saves.bind(
             Trackers(
                 variables,
@@ -191,37 +190,30 @@ class ChainTrainer:
 
         Raises ConfigurationError when the first step left the copies of a variable on several devices unequal.
         """
-        if not self._are_replicas_checked:
-            self.trackers.check_replicas()
-            self._are_replicas_checked = True
-        self.progress = self.progress.after_steps(steps)
-        self._delta_clock.add(steps=steps)
-        self._full_clock.add(steps=steps)
+        self.trackers.check_replicas()
+        self._progress.state = self.progress.after_steps(steps)
+        self._clocks.add(steps=steps)
         self.save_if_due()
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell which epoch begins, when that may not be the one after the last: a second fit starts again at 0."""
-        self.progress = self.progress.in_epoch(epoch)
+        self._progress.state = self.progress.in_epoch(epoch)
 
     def end_epoch(self, epoch: int) -> None:
         """Tell that the `epoch`-th epoch, counted from 0, is over."""
-        self.progress = self.progress.after_epoch(epoch)
-        self._delta_clock.add(epochs=1)
-        self._full_clock.add(epochs=1)
+        self._progress.state = self.progress.after_epoch(epoch)
+        self._clocks.add(epochs=1)
         self.save_if_due()
 
     def watermark(self, seconds: float) -> None:
         """The event time of the newest example that training has seen; it only goes forward."""
-        self._watermark = seconds if self._watermark is None else max(self._watermark, seconds)
+        self._progress.see(seconds)
 
     def save_if_due(self) -> None:
         self._saves.save_if_due(self._job.is_ready)
 
     def save(self) -> Position | None:
-        """Commit a delta with everything up to now, and wait for it. Returns the newest committed position.
-
-        With no chain to follow (it was removed while training) this is a full.
-        """
+        """Commit a delta, or a full when the chain was removed, with everything up to now, and wait for it."""
         return self._saves.save()
 
     def save_full(self) -> Position | None:
@@ -246,16 +238,11 @@ class ChainTrainer:
     def _take_cut(self) -> Cut:
         others = self._job.collect()
         try:
-            self.progress = self.progress.with_registered(self.states.read()).with_trainers(others)
             return self.trackers.cut(
                 step=self.step_of(),
-                trainer_state=self.progress.to_json(),
-                watermark=self._watermark,
+                trainer_state=self._progress.read(others),
+                watermark=self._progress.watermark,
                 trained_at=self._wall_clock(),
             )
         finally:
             self._job.release()
-
-    def _trainer_state_bytes(self) -> int:
-        self.progress = self.progress.with_registered(self.states.read())
-        return len(self.progress.to_json())

@@ -13,7 +13,7 @@ from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.scan import Scanner
 from loader import Loader, LoaderSettings
 from tests.chain_replay import replay
-from tests.distributed.cluster_program import ROWS
+from tests.distributed.cluster_model import ROWS
 
 
 def committed(run_dir: Path) -> list[Manifest]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tests.reserved_ports import SHARING, reserved_ports
 
 WAIT_SECONDS = 120.0
 
@@ -35,7 +37,9 @@ class Cluster:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, **SHARING},
         )
+        self._ports = ExitStack()
         self._addresses: dict[str, list[str]] = {}
         self._reports = 0
 
@@ -51,11 +55,13 @@ class Cluster:
         self._zygote.stdin.close()
         self._zygote.stdout.close()
         self._zygote.wait(WAIT_SECONDS)
+        self._ports.close()
 
     def start_servers(self, *, ps: int, workers: int) -> None:
-        """A new cluster, on ports that are free now."""
+        """A new cluster, on ports that are its own until the next."""
         self.kill_all()
-        ports = _free_ports(ps + workers + 1)
+        self._ports.close()
+        ports = self._ports.enter_context(reserved_ports(ps + workers + 1))
         self._addresses = {
             "ps": [f"localhost:{port}" for port in ports[:ps]],
             "worker": [f"localhost:{port}" for port in ports[ps:-1]],
@@ -92,6 +98,7 @@ class Cluster:
         rows_written_by: str = "servers",
         working_dir: Path | None = None,
         ends_with_full: bool = False,
+        slow_seconds: float = 60.0,
     ) -> Reporter:
         """`shards`: of the table; 0 is one for each parameter server."""
         arguments = {
@@ -103,6 +110,7 @@ class Cluster:
             "rows_written_by": rows_written_by,
             "working_dir": str(working_dir) if working_dir else None,
             "ends_with_full": ends_with_full,
+            "slow_seconds": slow_seconds,
         }
         return self._report("coordinate", arguments)
 
@@ -111,7 +119,7 @@ class Cluster:
         return self._report("train_along", arguments)
 
     def lead(self, run_dir: Path, trainers: int, *, dies: str = "") -> Reporter:
-        """Trainer 0; see cluster_program."""
+        """Trainer 0; see job_program."""
         return self._report("lead", {"run_dir": str(run_dir), "trainers": trainers, "dies": dies})
 
     def _report(self, task: str, arguments: dict[str, Any]) -> Reporter:
@@ -139,7 +147,8 @@ class Reporter:
         self._log = log
 
     def said(self, what: str) -> list[Any]:
-        lines = self._report.read_text().splitlines() if self._report.exists() else []
+        text = self._report.read_text() if self._report.exists() else ""
+        lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return [value for name, value in map(json.loads, lines) if name == what]
 
     def wait_for(self, what: str, count: int = 1) -> Any:
@@ -182,14 +191,3 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -6,9 +6,9 @@ import pytest
 
 from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.scan import Scanner
-from tests.distributed.chains import assert_chain_holds, assert_served, serving
-from tests.distributed.cluster import Cluster
-from tests.distributed.cluster_program import ROWS
+from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving
+from tests.distributed.cluster import Cluster, wait_until
+from tests.distributed.cluster_model import ROWS
 
 
 def deltas(run_dir: Path) -> list[int]:
@@ -52,6 +52,7 @@ def test_killed_tasks_lose_nothing_that_was_committed(cluster: Cluster, tmp_path
         cluster.start_server("worker", 1)
         coordinator.wait_for("step", len(coordinator.said("step")) + 4)
 
+        wait_until(lambda: committed(tmp_path / "run")[-1].step >= 40, "commits")
         cluster.kill("ps", 1)
         coordinator.wait_for_end()
         assert coordinator.said("saved") == []

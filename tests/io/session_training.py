@@ -39,6 +39,7 @@ class Training:
             tf.metrics.mean(loss)
             initializers = [tf.global_variables_initializer(), tf.local_variables_initializer()]
         graph.finalize()
+        self.table = table
         self.session = tf.Session(graph=graph)
         self.session.run(initializers)
 
@@ -67,6 +68,27 @@ def goes_on_as_if_it_had_never_stopped(directory: Path, **options: Any) -> None:
     for training in (first, second):
         training.train(3, 4, 4)
     assert first.bits() == second.bits()
+
+
+def a_session_without_values_is_loaded_into_and_not_saved(directory: Path) -> None:
+    training, other = Training(), Training(seed=1)
+    training.train(1, 2)
+    hio.save_persistables(training.session, directory / "saved")
+    other.session = tf.Session(graph=other.session.graph)
+    with pytest.raises(ConfigurationError, match="no value for every variable yet"):
+        hio.save_persistables(other.session, directory / "not saved")
+    assert not (directory / "not saved").exists()
+    hio.load_persistables(other.session, directory / "saved")
+    assert other.bits() == training.bits()
+
+
+def a_partitioned_variable_is_given_as_it_is_or_by_its_parts(directory: Path) -> None:
+    training, other = Training(parts=3), Training(parts=3, seed=1)
+    for name, given in (("whole", [training.table]), ("parts", list(training.table))):
+        hio.save_vars(training.session, directory / name, given)
+        loaded = hio.load_vars(other.session, directory / name, [other.table])
+        assert loaded.loaded == ("model/table",)
+        assert other.bits()["model/table"] == training.bits()["model/table"]
 
 
 def classes_follow_the_collections() -> None:
@@ -115,6 +137,9 @@ def an_input_that_is_needed_must_be_named(directory: Path) -> None:
     training = Training()
     with pytest.raises(ConfigurationError, match="name more inputs: others"):
         hio.save_inference_model(directory, ["ids"], [training.both], training.session)
+    for feeds, targets in ((["nope"], [training.score]), (["ids"], ["nope"])):
+        with pytest.raises(ConfigurationError, match="has no tensor 'nope'"):
+            hio.save_inference_model(directory, feeds, targets, training.session)
     assert not directory.exists()
 
 
@@ -126,6 +151,8 @@ def main(directory: Path) -> None:
         ("reference parts", {"parts": 3, "is_resource": False}),
     ):
         goes_on_as_if_it_had_never_stopped(directory / name, **options)
+    a_session_without_values_is_loaded_into_and_not_saved(directory / "without values")
+    a_partitioned_variable_is_given_as_it_is_or_by_its_parts(directory / "given parts")
     classes_follow_the_collections()
     rows_of_other_parts_are_refused(directory / "other parts")
     an_inference_model_predicts_as_the_graph(directory / "inference")

@@ -118,6 +118,20 @@ def test_an_optimizer_that_comes_later_and_does_not_fit_is_refused_at_compile(tm
     assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
 
 
+def test_an_optimizer_that_comes_later_takes_what_fits_when_that_was_asked_for(tmp_path: Path) -> None:
+    saved = every_class(hk.Adagrad(0.1))
+    fit(saved, 2)
+    hio.save_persistables(saved, tmp_path)
+    model = every_class(is_compiled=False)
+
+    hio.load_vars(model, tmp_path, strict=False)
+    model.compile(hk.Adam(0.7), "mse")
+
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.1)
+    assert int(model.optimizer.iterations) == 2
+    assert not bits(model)["optimizer/momentums/score/kernel"].strip(b"\0")
+
+
 def test_a_model_without_variables_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="has no variables yet"):
         hio.load_params(keras.Sequential([keras.layers.Dense(1)]), tmp_path)
@@ -154,6 +168,12 @@ def test_a_position_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"holds no position 9\.9"):
         hio.load_persistables(every_class(), tmp_path, "9.9")
+
+
+def test_a_position_that_is_a_number_is_refused(tmp_path: Path) -> None:
+    hio.save_vars({"a": tf.Variable(1.0)}, tmp_path)
+    with pytest.raises(ConfigurationError, match=r"position is 1\.1"):
+        hio.load_vars({"a": tf.Variable(0.0)}, tmp_path, position=1.1)  # type: ignore[arg-type]
 
 
 def test_a_damaged_link_is_stepped_back_from_unless_its_position_was_asked_for(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.io as hio
-import hotdelta.keras as hk
 from exporter import export_saved_model
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.position import Position
 from hotdelta.chain.scan import Scanner
+from hotdelta.chain.signing import KEY_FILE_VARIABLE
 from hotdelta.chain.verification import verify
 from hotdelta.errors import ConfigurationError, DirectoryBusyError
 from tests.io.models import bits, different, every_class
@@ -134,14 +134,15 @@ def test_the_chain_of_a_trainer_is_not_saved_into(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "variables, predicate, message",
     [
-        (["nobody"], None, "'nobody' is not a variable of model"),
-        (["metrics/total"], None, "'metrics/total' is temporary"),
+        ("nobody", None, "'nobody' is not a variable of model"),
+        (["nobody", "score/bias", 3], None, "'nobody', '3' are each not a variable of model"),
+        (["metrics/total", "metrics/count"], None, "'metrics/total', 'metrics/count' are each temporary"),
         (None, lambda info: False, "no variable of model .* is selected"),
         ([], None, "no variable of model .* is selected"),
     ],
 )
 def test_a_selection_that_cannot_be_saved_is_refused(
-    tmp_path: Path, variables: list[str] | None, predicate: Any, message: str
+    tmp_path: Path, variables: Any, predicate: Any, message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         hio.save_vars(every_class(), tmp_path, variables, predicate)
@@ -153,24 +154,32 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
         hio.save_params(every_class(), tmp_path, filename="../x")
 
 
-def test_a_module_and_plain_variables_are_saved_and_loaded(tmp_path: Path) -> None:
-    module = tf.Module()
-    module.table = tf.Variable(np.random.default_rng(0).random((5, 2), np.float32))
-    module.count = tf.Variable(3, trainable=False)
-    module.optimizer = hk.Adagrad(0.1)
-    other = tf.Module()
-    other.table, other.count = tf.Variable(tf.zeros((5, 2))), tf.Variable(0, trainable=False)
-    other.optimizer = hk.Adagrad(0.2)
-
-    hio.save_persistables(module, tmp_path / "module")
-    hio.load_persistables(other, tmp_path / "module")
-    hio.save_params({"a": module.table}, tmp_path / "plain")
-    hio.load_params({"a": other.table}, tmp_path / "plain")
-
-    assert not different(bits(other), bits(module))
-    assert "optimizer/accumulators/table" in bits(module)
-
-
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="the variables of a list are not known"):
         hio.save_params([1], tmp_path)
+
+
+def test_a_save_is_signed_with_the_key_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text("0" * 64)
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(tmp_path / "key"))
+    hio.save_params({"a": tf.Variable([1.0])}, tmp_path / "saved")
+    loaded = tf.Variable([0.0])
+    hio.load_params({"a": loaded}, tmp_path / "saved")
+    assert float(loaded[0]) == 1.0
+
+
+@pytest.mark.parametrize(
+    "variable, message",
+    [
+        (tf.Variable(["words"]), "strings cannot be saved: it"),
+        (tf.Variable([1.0], shape=[None]), r"variable 'it' has shape \(None,\)"),
+    ],
+)
+def test_a_variable_that_no_checkpoint_can_hold_is_named(
+    variable: tf.Variable, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        hio.save_persistables({"it": variable}, tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -150,3 +150,10 @@ def test_sigterm_in_the_with_form_is_passed_on_after_the_step_is_saved(tmp_path:
 
 def committed(run_dir: Path) -> list[Position]:
     return [manifest.position for manifest in Scanner(run_dir).scan().manifests]
+
+
+def test_a_keras_model_is_sent_to_its_own_callback(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(ConfigurationError, match=r"use hotdelta\.keras\.DeltaCheckpoint"):
+        DeltaWriter(tmp_path, model)
+    assert not list(tmp_path.iterdir())

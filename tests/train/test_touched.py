@@ -74,7 +74,7 @@ def test_an_id_outside_the_table_is_refused() -> None:
     assert touched.take().size == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     batches=st.lists(st.lists(st.integers(0, ROWS - 1), max_size=40), max_size=6),
     takes=st.lists(st.booleans(), min_size=6, max_size=6),

@@ -1,0 +1,60 @@
+"""A parameter server that does not answer, and is not dead either."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hotdelta.chain import names
+from hotdelta.train import server_patience
+from hotdelta.train.server_parts import RowsToWrite, ServerPart, write_parts
+from tests.distributed.chains import assert_chain_holds, committed
+from tests.distributed.cluster import Cluster, wait_until
+
+SLOW, OVER = "still waiting for a parameter server", "waiting for a parameter server is over"
+
+
+def test_write_that_hangs_is_told_with_its_server_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_patience, "SLOW_SECONDS", 0.05)
+    goes_on, server = threading.Event(), tf.constant(0.0).device
+
+    def read() -> tf.Tensor:
+        goes_on.wait()
+        return tf.constant(np.ones((2, 3), np.float32))
+
+    rows = RowsToWrite(server, names.ROLE_SERVING, "table", 0, 2, 24, read)
+    writing = threading.Thread(target=write_parts, args=([ServerPart(tmp_path, "part", (rows,))],))
+    with caplog.at_level(logging.INFO, "hotdelta"):
+        writing.start()
+        wait_until(lambda: caplog.text.count(SLOW) >= 2, "two warnings")
+        goes_on.set()
+        writing.join(60)
+    assert f"server={server}" in caplog.text
+    assert caplog.text.count(OVER) == 1
+    assert (tmp_path / ".tmp-part.index").exists()
+
+
+def test_stopped_server_is_named_and_nothing_is_lost_when_it_goes_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_servers(ps=2, workers=1)
+    coordinator = cluster.coordinate(tmp_path, slow_seconds=0.5)
+    coordinator.wait_for("step", 4)
+    os.kill(cluster.pid("ps", 1), signal.SIGSTOP)
+    wait_until(lambda: SLOW in coordinator.log(), "a warning")
+    saved = len(committed(tmp_path))
+    os.kill(cluster.pid("ps", 1), signal.SIGCONT)
+    wait_until(lambda: len(committed(tmp_path)) > saved, "a commit")
+    trained = coordinator.stop()
+    assert_chain_holds(tmp_path, trained)
+    (named, *_) = [line for line in coordinator.log().splitlines() if SLOW in line]
+    assert "task:1" in named
