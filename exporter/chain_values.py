@@ -129,6 +129,8 @@ def _nothing_to_export(run_dir: Path, position: Position | None, has_refused: bo
     if position is not None:
         return ConfigurationError(f"{run_dir} holds nothing up to {position}", hint="leave --position out")
     reason = "no checkpoint that this hotdelta can read" if has_refused else "no checkpoint yet"
+    if not has_refused and any(run_dir.glob("*.index")):
+        reason = "checkpoints, but none that a trainer with hotdelta has committed"
     return ConfigurationError(
         f"{run_dir} holds {reason}",
         hint="start the trainer with this checkpoint directory (it writes a full at its first step), or use --wait",

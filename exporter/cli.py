@@ -6,45 +6,31 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-from hotdelta.chain.position import Position
+from exporter.arguments import make_parser
 from hotdelta.chain.scan import Scanner
-from hotdelta.errors import ConfigurationError, HotdeltaError, ManifestError
+from hotdelta.errors import ConfigurationError, HotdeltaError
 
 EXIT_FAILED = 1
 _POLL_SECONDS = 0.5
-
-_EPILOG = """\
-examples:
-  # the newest state, as a SavedModel that can load full checkpoints
-  exporter --checkpoint-dir run --export-dir export
-
-  # the same, and it can take every later delta without a reload: this is what `server` wants
-  exporter --checkpoint-dir run --export-dir export --save-incr-model
-
-  # an earlier state (run.seq, as the trainer logs it), under a version number of your own
-  exporter --checkpoint-dir run --export-dir export --save-incr-model --position 3.17 --version 20
-
-  # started together with the trainer: wait for its first checkpoint
-  exporter --checkpoint-dir run --export-dir export --save-incr-model --wait 120
-
-Export once for each change of the model's graph, not for each checkpoint: the deltas carry the values.
-The path of the new version is printed to standard output, progress to standard error.
-Exit codes: 0 exported, 1 it could not be done (the reason is on standard error), 2 wrong usage.
-"""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     _log_to_stderr(is_verbose=options.verbose)
     try:
-        _wait_for_checkpoint(options.checkpoint_dir, options.wait, stop=threading.Event())
-        path = _export(options)
+        with _stopped_by_signals():
+            _wait_for_checkpoint(options.checkpoint_dir, options.wait, stop=threading.Event())
+            path = _export(options)
     except HotdeltaError as error:
         print(f"exporter: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -53,6 +39,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_FAILED
     print(path)
     return 0
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """But not by those that whoever started us has ignored, as nohup does."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, before[number])
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """Leaves through every `finally`, so that what was half written is removed."""
+    print("exporter: stopped; a version that is not complete is not published", file=sys.stderr)
+    raise SystemExit(128 + number)
 
 
 def _export(options: argparse.Namespace) -> Path:
@@ -99,97 +105,6 @@ def _wait_for_checkpoint(
             print(f"exporter: waiting for a checkpoint in {checkpoint_dir}", file=sys.stderr)
             has_said = True
         stop.wait(_POLL_SECONDS)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="exporter",
-        description="Turn what a trainer leaves in its checkpoint directory into a SavedModel to serve.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--checkpoint-dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="the directory that the trainer writes to",
-    )
-    parser.add_argument(
-        "--export-dir",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="gets a new directory named by version number",
-    )
-    parser.add_argument(
-        "--save-incr-model", action="store_true", help="the export can take deltas, not only full checkpoints"
-    )
-    parser.add_argument(
-        "--position",
-        type=_position,
-        metavar="RUN.SEQ",
-        help="export this state (default: the newest valid one)",
-    )
-    parser.add_argument(
-        "--version",
-        type=_version,
-        metavar="N",
-        help="version number of the export (default: the next free one)",
-    )
-    parser.add_argument(
-        "--signature",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="keep only these signatures (default: all)",
-    )
-    parser.add_argument(
-        "--allow-whole-table-read",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="a table that predictions may read whole (slow once rows were updated); may be repeated",
-    )
-    parser.add_argument(
-        "--model-name", metavar="NAME", help="name in answers and logs (default: that of --export-dir)"
-    )
-    parser.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import this module first, when the model uses operations that it registers; may be repeated",
-    )
-    parser.add_argument(
-        "--wait", type=_seconds, default=0.0, metavar="SECONDS", help="wait this long for a first checkpoint"
-    )
-    parser.add_argument("--verbose", action="store_true", help="TensorFlow's own messages too")
-    return parser
-
-
-def _position(text: str) -> Position:
-    try:
-        return Position.parse(text)
-    except ManifestError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _version(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**63):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from error
-    if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0")
-    return seconds
 
 
 def _log_to_stderr(*, is_verbose: bool) -> None:

@@ -17,14 +17,13 @@ from exporter.incremental_signatures import IncrementalSignatures, Staging
 from exporter.live_model import FullSignatures, LiveModel
 from exporter.metadata import ExportMetadata, write_metadata
 from exporter.sources import Source, source_of
+from exporter.variable_uses import refuse_whole_table_reads, refuse_writes
 from exporter.verification import verify_export
-from exporter.version_directory import new_version
-from exporter.whole_table_reads import refuse_whole_table_reads
+from exporter.version_directory import make_directory, new_version, publish
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import CommitError, ConfigurationError, DamagedError
 from hotdelta.logs import event
-from hotdelta.train.serving_files import publish_directory
 from hotdelta.train.serving_module import ServingModule
 from hotdelta.train.serving_trace import describe_signature
 
@@ -102,12 +101,12 @@ def export_source(source: Source, export_dir: Path, options: ExportOptions) -> P
 def export_source_to(source: Source, target: Path, options: ExportOptions) -> Path:
     """To exactly this directory, for callers that choose its name themselves. It must not exist, or be empty."""
     _require_exportable(source, options)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(target.parent)
     temporary = target.with_name(f".tmp-export-{target.name}")
     try:
         with _quiet_tensorflow(), _told_as_commit_error(target):
             _write(source, temporary, options, default_name=target.resolve().parent.name)
-        publish_directory(temporary, target)
+        publish(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     event(logger, logging.INFO, "exported", path=target)
@@ -115,8 +114,13 @@ def export_source_to(source: Source, target: Path, options: ExportOptions) -> Pa
 
 
 def _require_exportable(source: Source, options: ExportOptions) -> None:
+    if not source.module.signatures:
+        raise ConfigurationError(
+            f"{source.description} has no signatures, so nobody could ask it", hint="name at least one"
+        )
     if options.save_incr_model and not source.schema.tables:
         raise _nothing_incremental(source)
+    refuse_writes(source.module, source.schema)
     refuse_whole_table_reads(source.module, source.schema, allowed=options.allow_whole_table_reads)
 
 
@@ -187,6 +191,8 @@ def build_graph(
 
 def _nothing_incremental(source: Source) -> ConfigurationError:
     return ConfigurationError(
-        f"{source.description} has no embedding table, so there is nothing to update row by row",
-        hint="export without save_incr_model, or train with keras.layers.Embedding or hotdelta.keras.Embedding tables",
+        f"no signature of {source.description} looks anything up in an embedding table, so there is nothing to "
+        "update row by row",
+        hint="export without save_incr_model, or train with keras.layers.Embedding or hotdelta.keras.Embedding "
+        "tables (of a tf.Module: with tables=[...] that its signatures use)",
     )

@@ -19,7 +19,7 @@ from hotdelta.chain.identity import IDENTITY_LENGTH, encode_identity
 from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
-from hotdelta.errors import ConfigurationError
+from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
 from hotdelta.train.module_keys import module_keys, module_resources
 from hotdelta.train.serving_files import load_schema, load_serving_graph
@@ -97,8 +97,12 @@ def source_of(
 ) -> Source:
     """Raises ConfigurationError when `subject` is none of the three, or an option does not go with it."""
     if isinstance(subject, str | os.PathLike):
-        wanted = Position.parse(position) if isinstance(position, str) else position
-        return _of_directory(Path(subject), wanted, signatures)
+        if tables is not None:
+            raise ConfigurationError(
+                "the tables of a checkpoint directory are those that it was trained with",
+                hint="leave tables out",
+            )
+        return _of_directory(Path(subject), _position(position), _names(signatures))
     if position is not None:
         raise ConfigurationError("a model in memory has no positions", hint="leave position out")
     if signatures is not None and not isinstance(signatures, Mapping):
@@ -113,6 +117,27 @@ def source_of(
         f"{type(subject).__name__} cannot be exported",
         hint="give a checkpoint directory, a Keras model or a tf.Module",
     )
+
+
+def _position(position: Position | str | None) -> Position | None:
+    if position is None or isinstance(position, Position):
+        return position
+    if not isinstance(position, str):
+        # As a number 3.10 would be 3.1.
+        raise ConfigurationError(f"position is {position!r}", hint='write it as a string, "run.seq"')
+    try:
+        return Position.parse(position)
+    except ManifestError as error:
+        raise ConfigurationError(error.message, hint=error.hint) from error
+
+
+def _names(signatures: Any) -> Collection[str] | None:
+    if isinstance(signatures, str | Mapping):
+        raise ConfigurationError(
+            "signatures of a checkpoint directory are a list of the names to keep",
+            hint="leave it out for all",
+        )
+    return signatures  # type: ignore[no-any-return]
 
 
 def _of_directory(run_dir: Path, position: Position | None, kept: Collection[str] | None) -> Source:

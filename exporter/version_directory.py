@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.signatures import MAX_EXPORT_VERSION
 from hotdelta.train.serving_files import publish_directory
 
 _TEMPORARY_PREFIX = ".tmp-export-"
@@ -21,31 +22,64 @@ def new_version(export_dir: Path, version: int | None) -> Iterator[tuple[Path, P
     """(temporary directory to write to, its final path). Published when the block ends without an error.
 
     One exporter at a time writes to an export directory, so what another one left behind is removed.
-    Raises ConfigurationError when the version exists.
+    Raises ConfigurationError when the version exists, or is none that a server would look at.
     """
-    export_dir.mkdir(parents=True, exist_ok=True)
+    if version is not None:
+        _require_number(version)
+    make_directory(export_dir)
     with _locked(export_dir / _LOCK_FILE):
         for leftover in export_dir.glob(f"{_TEMPORARY_PREFIX}*"):
             shutil.rmtree(leftover)
         target = export_dir / str(_next_version(export_dir) if version is None else version)
         if target.exists():
-            raise ConfigurationError(
-                f"{target} exists already",
-                hint="a version is never written again: leave --version out for the next",
-            )
+            raise _exists_already(target)
         temporary = export_dir / f"{_TEMPORARY_PREFIX}{target.name}"
         try:
             yield temporary, target
-            publish_directory(temporary, target)
+            publish(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def make_directory(export_dir: Path) -> None:
+    """Raises ConfigurationError when a file is in the way, OSError when it cannot be made."""
+    try:
+        export_dir.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigurationError(
+            f"{export_dir} cannot be a directory: a file or a dangling link is in the way",
+            hint="give another directory to export to",
+        ) from error
+
+
+def publish(temporary: Path, target: Path) -> None:
+    """Raises ConfigurationError when somebody else took the name meanwhile, OSError when it cannot be written."""
+    try:
+        publish_directory(temporary, target)
+    except OSError as error:
+        if target.exists():
+            raise _exists_already(target) from error
+        raise
+
+
+def _require_number(version: int) -> None:
+    if type(version) is not int or not 0 < version <= MAX_EXPORT_VERSION:
+        raise ConfigurationError(
+            f"{version!r} is no version number", hint=f"give a whole number from 1 to {MAX_EXPORT_VERSION}"
+        )
+
+
+def _exists_already(target: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{target} exists already", hint="a version is never written again: leave --version out for the next"
+    )
+
+
 def _next_version(export_dir: Path) -> int:
-    versions = [
-        int(path.name) for path in export_dir.iterdir() if path.name.isascii() and path.name.isdigit()
-    ]
-    return max(versions, default=0) + 1
+    names = [path.name for path in export_dir.iterdir() if path.name.isascii() and path.name.isdigit()]
+    version = max((int(name) for name in names if int(name) <= MAX_EXPORT_VERSION), default=0) + 1
+    _require_number(version)
+    return version
 
 
 @contextmanager

@@ -58,5 +58,8 @@ SEQ_OUTPUT = "seq"
 # The attribute of a SavedModel's root that holds the served variables, in the order of the schema.
 VARIABLES_ATTRIBUTE = "hotdelta_variables"
 
+# The highest number of an export's version; servers look at no longer names.
+MAX_EXPORT_VERSION = 10**18 - 1
+
 METADATA_FILE = "assets.extra/hotdelta.json"
 METADATA_VERSION = 1

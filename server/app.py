@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
@@ -25,9 +26,11 @@ from server.served_model import ServedModel
 from server.settings import Settings
 from server.status_routes import status_router
 
+_REST_SECONDS = 5.0
+
 
 def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
-    """The application. Nothing runs before its start-up, and nothing is left after its shut-down."""
+    """The application. Nothing runs before its start-up; after its shut-down `state.is_at_rest` tells if all ended."""
 
     def live_position() -> Position | None:
         node = loader.status().node
@@ -60,11 +63,23 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
 
 
 @contextlib.asynccontextmanager
-async def _run(_app: FastAPI, *, loader: ServedModel, batcher: Batcher) -> AsyncIterator[None]:
+async def _run(app: FastAPI, *, loader: ServedModel, batcher: Batcher) -> AsyncIterator[None]:
     loader.start()
     batcher.start()
     try:
         yield
     finally:
-        await asyncio.to_thread(batcher.stop)
-        await asyncio.to_thread(loader.stop)
+        app.state.is_at_rest = await _stop(loader, batcher)
+
+
+async def _stop(loader: ServedModel, batcher: Batcher) -> bool:
+    """Whether all threads have ended. A prediction, or the loading of a large export, may take much longer."""
+
+    def stop() -> None:
+        batcher.stop()
+        loader.stop()
+
+    stopping = threading.Thread(target=stop, name="stop", daemon=True)
+    stopping.start()
+    await asyncio.to_thread(stopping.join, _REST_SECONDS)
+    return not stopping.is_alive()

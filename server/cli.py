@@ -102,9 +102,19 @@ def _serve(settings: Settings) -> int:
         ),
         after_swap=freeze,
     )
-    run(create_app(settings, loader), listener, stop_seconds=settings.stop_seconds)
+    app = create_app(settings, loader)
+    run(app, listener, stop_seconds=settings.stop_seconds)
     event(logger, logging.INFO, "stopped")
+    if not app.state.is_at_rest:
+        _leave_at_once()
     return 0
+
+
+def _leave_at_once() -> None:
+    """While TensorFlow runs in another thread, Python cannot end in order. All that is lost is memory."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _parser() -> argparse.ArgumentParser:

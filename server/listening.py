@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotdelta.errors import ConfigurationError
+from server.http_protocol import JsonHttpProtocol
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -39,10 +40,17 @@ def bind(host: str, port: int) -> socket.socket:
 
 def run(app: FastAPI, listener: socket.socket, *, stop_seconds: float) -> None:
     """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish."""
-    config = uvicorn.Config(
+    # uvicorn raises the signals that it handled once more when it is done, which would look like a crash.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore)
+    _Announced(configure(app, stop_seconds=stop_seconds)).run(sockets=[listener])
+
+
+def configure(app: FastAPI, *, stop_seconds: float) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=JsonHttpProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -51,10 +59,6 @@ def run(app: FastAPI, listener: socket.socket, *, stop_seconds: float) -> None:
         date_header=False,
         timeout_graceful_shutdown=max(1, round(stop_seconds)),
     )
-    # uvicorn raises the signals that it handled once more when it is done, which would look like a crash.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignore)
-    _Announced(config).run(sockets=[listener])
 
 
 class _Announced(uvicorn.Server):

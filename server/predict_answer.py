@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from hotdelta.errors import PredictionError
+from hotdelta.errors import PredictionError, RequestError
 from server.served_model import Array, ServedVersion
 
 _ORJSON_DTYPES = frozenset(
@@ -30,21 +30,23 @@ _ORJSON_DTYPES = frozenset(
 )
 
 
-def write_answer(outputs: Mapping[str, Array], version: ServedVersion, *, is_rows: bool) -> bytes:
-    """`outputs` by name for columns, `predictions` row by row for rows. Raises PredictionError."""
+def write_answer(outputs: Mapping[str, Array], version: ServedVersion, *, rows: int | None) -> bytes:
+    """`predictions` for each of so many rows, or `outputs` by name for columns (None).
+
+    Raises RequestError when there are not so many, PredictionError for what JSON cannot write.
+    """
     answer: dict[str, Any]
-    if is_rows:
-        answer = {"predictions": _to_rows(outputs)}
-    else:
+    if rows is None:
         answer = {"outputs": {name: _to_json(array) for name, array in outputs.items()}}
+    else:
+        answer = {"predictions": _to_rows(outputs, rows)}
     answer["version"] = {"position": str(version.position), "step": version.step}
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _to_rows(outputs: Mapping[str, Array]) -> Any:
-    sizes = {len(array) if array.ndim else -1 for array in outputs.values()}
-    if len(sizes) != 1 or -1 in sizes:
-        raise PredictionError(
+def _to_rows(outputs: Mapping[str, Array], rows: int) -> Any:
+    if any(array.ndim == 0 or len(array) != rows for array in outputs.values()):
+        raise RequestError(
             "the outputs of this signature do not have one row for each input row",
             hint="ask with 'inputs' instead",
         )
@@ -58,9 +60,22 @@ def _to_json(array: Array) -> Any:
     if array.dtype == object:
         return _texts(array.tolist())
     if array.dtype.name not in _ORJSON_DTYPES:
-        array = array.astype(np.float32)
+        array = _to_float32(array)
     # orjson writes only arrays that have an axis and lie in memory as C has them.
     return np.ascontiguousarray(array) if array.ndim else array.item()
+
+
+def _to_float32(array: Array) -> Array:
+    """bfloat16 and smaller floats, which JSON writers do not know. Of a complex number half would be lost."""
+    try:
+        if array.dtype.kind != "c":
+            return array.astype(np.float32)
+    except (TypeError, ValueError):
+        pass
+    raise PredictionError(
+        f"an output is {array.dtype.name}, which cannot be written as JSON",
+        hint="return its real and imaginary parts, or a float dtype",
+    )
 
 
 def _texts(value: Any) -> Any:

@@ -15,16 +15,17 @@ from server.input_arrays import Array, to_array
 DEFAULT_SIGNATURE = "serving_default"
 
 _FIELDS = ("inputs", "instances", "signature_name", "min_position", "wait_ms")
+_GZIP = b"\x1f\x8b"
 _SHAPES = 'send {"inputs": {name: array}} or {"instances": [row, ...]}'
 
 
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
-    """What a client asks for. `is_rows`: he gave rows and gets rows back."""
+    """What a client asks for. `rows`: so many he gave and gets back; None when he gave columns."""
 
     signature: str
     feeds: Mapping[str, Array]
-    is_rows: bool
+    rows: int | None
     min_position: Position | None = None
     wait_ms: int = 0
 
@@ -38,22 +39,22 @@ def read_request(body: bytes, signatures: Mapping[str, SignatureSpec], *, max_wa
         )
         raise RequestError(f"the body has {problem}", hint=_SHAPES)
     name, spec = _find_signature(document, signatures)
-    is_rows = "instances" in document
-    columns = _columns_of_rows(spec, document["instances"]) if is_rows else _columns(spec, document["inputs"])
+    if "instances" in document:
+        columns, rows = _columns_of_rows(spec, document["instances"]), len(document["instances"])
+    else:
+        columns, rows = _columns(spec, document["inputs"]), None
     feeds = {tensor.name: to_array(tensor, columns[tensor.name]) for tensor in spec.inputs}
     for input_name, array in feeds.items():
         if array.ndim and not len(array):
             raise RequestError(f"input {input_name!r} is an empty batch", hint="send at least one row")
-    return PredictRequest(name, feeds, is_rows, _min_position(document), _wait_ms(document, max_wait_ms))
+    return PredictRequest(name, feeds, rows, _min_position(document), _wait_ms(document, max_wait_ms))
 
 
 def _read_json(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise RequestError(
-            f"the body is not JSON: {error}", hint="NaN and Infinity are not JSON either"
-        ) from error
+        raise _not_json(body, error) from error
     if not isinstance(document, dict):
         raise RequestError("the body is not a JSON object", hint=_SHAPES)
     unknown = [name for name in document if name not in _FIELDS]
@@ -62,6 +63,18 @@ def _read_json(body: bytes) -> dict[str, Any]:
             f"the body has an unknown field {unknown[0]!r}", hint=f"fields: {', '.join(_FIELDS)}"
         )
     return document
+
+
+def _not_json(body: bytes, error: orjson.JSONDecodeError) -> RequestError:
+    if not body.strip():
+        return RequestError("the body is empty", hint=_SHAPES)
+    if body.startswith(_GZIP):
+        return RequestError("the body is compressed", hint="send it as it is, without a Content-Encoding")
+    is_non_finite = b"NaN" in body or b"Infinity" in body
+    return RequestError(
+        f"the body is not JSON: {error}",
+        hint="NaN and Infinity cannot be written in JSON" if is_non_finite else _SHAPES,
+    )
 
 
 def _find_signature(

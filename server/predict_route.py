@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from hotdelta.chain import Position
-from hotdelta.errors import BodyTooLargeError, HotdeltaError, PositionNotReachedError
+from hotdelta.errors import BodyTooLargeError, HotdeltaError, NotReadyError, PositionNotReachedError
 from hotdelta.logs import event
 from server.batching import Batcher
 from server.error_responses import error_response, status_of
@@ -41,6 +42,9 @@ class PredictRoute:
             return error_response(error)
         except ClientDisconnect:
             return Response(status_code=400)
+        except asyncio.CancelledError:
+            # The time that requests have after a signal to stop is over.
+            return error_response(NotReadyError("the server is stopping", hint="ask another one"))
 
     async def _predict(self, body: bytes) -> Response:
         asked = read_request(body, self._model.status().signatures, max_wait_ms=self._settings.max_wait_ms)
@@ -50,7 +54,7 @@ class PredictRoute:
         if asked.min_position is not None and version.position < asked.min_position:
             # It was served a moment ago: the model went back in between.
             raise _not_reached(asked.min_position, version.position)
-        content = write_answer(outputs, version, is_rows=asked.is_rows)
+        content = write_answer(outputs, version, rows=asked.rows)
         headers = {VERSION_HEADER: str(version.position)}
         return Response(content, headers=headers, media_type="application/json")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -12,6 +13,9 @@ from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.sanity_limits import LimitChange
 
 ENVIRONMENT_PREFIX = "HOTDELTA_"
+
+# A letter or two, but neither HOTDELTA_SERVICE_PORT, which Kubernetes sets, nor HOTDELTA_ADMIN_TOKEN of `hotdelta`.
+_LIKENESS = 0.92
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -99,8 +103,8 @@ class Settings:
     state_dir: Path | None = field(
         default=None,
         metadata=_about(
-            "keeps rollbacks, pins and releases over a restart, one directory for each server. Without it a "
-            "restarted server follows again, also over what was rolled back",
+            "keeps rollbacks, pins, releases and what is usual for an update over a restart, one directory for each "
+            "server. Without it a restarted server follows again, also over what was rolled back",
             metavar="DIR",
         ),
     )
@@ -128,17 +132,38 @@ class Settings:
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
     """Flags win over the environment, the environment over defaults. Raises ConfigurationError."""
+    _refuse_misspelt(environment)
     values: dict[str, Any] = {}
     for setting in fields(Settings):
         if (given := flags.get(setting.name)) is not None:
             values[setting.name] = tuple(given) if isinstance(given, list) else given
         elif text := environment.get(variable_name(setting)):
-            values[setting.name] = parse(setting, text)
+            values[setting.name] = _of_variable(setting, text)
         elif setting.default is MISSING:
             raise ConfigurationError(
                 f"{flag_name(setting)} is missing", hint=f"give the flag, or set {variable_name(setting)}"
             )
     return Settings(**values)
+
+
+def _of_variable(setting: Field[Any], text: str) -> Any:
+    """Names the variable when it is wrong: Kubernetes sets HOTDELTA_PORT by itself for a service `hotdelta`."""
+    try:
+        value = parse(setting, text)
+        _check(setting, value)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{variable_name(setting)}: {error.message}", hint=error.hint) from error
+    return value
+
+
+def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+    """A variable that looks like a setting and is none would be ignored without a word."""
+    known = [variable_name(setting) for setting in fields(Settings)]
+    for name in environment:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            similar = difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS)
+            if similar:
+                raise ConfigurationError(f"{name} is no setting", hint=f"did you mean {similar[0]}?")
 
 
 def flag_name(setting: Field[Any]) -> str:
@@ -153,7 +178,7 @@ def parse(setting: Field[Any], text: str) -> Any:
     """The value that a flag or an environment variable spells out. Raises ConfigurationError."""
     match setting.type:
         case "Path" | "Path | None":
-            return Path(text)
+            return _path(setting, text)
         case "Position | None":
             return _position(setting, text)
         case "tuple[LimitChange, ...]":
@@ -166,6 +191,13 @@ def parse(setting: Field[Any], text: str) -> Any:
             return _boolean(setting, text)
         case _:
             return text
+
+
+def _path(setting: Field[Any], text: str) -> Path:
+    """Path("") would be this directory: what a shell makes of a variable that is not set."""
+    if not text:
+        raise ConfigurationError(f"{flag_name(setting)} is empty", hint="write . for this directory")
+    return Path(text)
 
 
 def _number(setting: Field[Any], text: str, kind: type[int | float]) -> float:

@@ -51,4 +51,12 @@ def status_router(model: ServedModel, batcher: Batcher) -> APIRouter:
         document = {"updates": model.is_alive, "predictions": batcher.is_alive()}
         return json_response(document, status=200 if all(document.values()) else 500)
 
+    # Load balancers ask this way too. Not described: a HEAD is there wherever a GET is.
+    for path, endpoint in (
+        ("/", routes),
+        ("/model/version", model_version),
+        ("/readyz", ready),
+        ("/healthz", healthy),
+    ):
+        router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
     return router

@@ -71,6 +71,8 @@ def _trace(model: keras.Model, name: str, wish: Any) -> Any:
         function, seen = _trace_call(model, inputs)
         if not inputs.has_declared_dtypes and seen.wanted:
             function, _ = _trace_call(model, inputs.with_dtypes(seen.wanted))
+    except ConfigurationError:
+        raise
     except (TypeError, ValueError, tf.errors.OpError) as error:
         raise ConfigurationError(
             f"signature {name!r} of model {model.name!r} cannot be traced with inputs {inputs}: {error}",
@@ -90,15 +92,19 @@ def _trace_call(model: keras.Model, inputs: ModelInputs) -> tuple[Any, SeenInput
 
 
 def output_names(model: keras.Model) -> list[str]:
-    """The names of the output layers, without the numbers that Keras appends to names it makes up."""
+    """The names of the layers or operations (`keras.ops.sum`, `a + b`) that the outputs come from.
+
+    Without the numbers that Keras appends to names it makes up.
+    """
+    sources: list[Any] = []
     if isinstance(model, keras.Sequential):
-        layers = list(model.layers[-1:])
-    else:
-        layers = [model.get_layer(name) for name in getattr(model, "output_names", [])]
+        sources = model.layers[-1:]
+    elif structure._is_functional(model):
+        sources = [output._keras_history.operation for output in model.outputs]
     counts: dict[str, int] = {}
     found: list[str] = []
-    for layer in layers:
-        name = structure._given_name(layer) or structure._snake_case(type(layer).__name__)
+    for source in sources:
+        name = structure._given_name(source) or structure._snake_case(type(source).__name__)
         count = counts[name] = counts.get(name, 0) + 1
         found.append(name if count == 1 else f"{name}_{count - 1}")
     return found

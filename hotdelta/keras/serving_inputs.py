@@ -64,13 +64,18 @@ def inputs_of(model: keras.Model) -> ModelInputs:
                 f"model {model.name!r} is not built: its inputs are not known", hint=REMEDY
             )
         return ModelInputs((_name_leaves(model.inputs[0]),), has_declared_dtypes=False)
-    if hasattr(model, "input_names") or _has_symbolic_inputs(model):
+    if _has_symbolic_inputs(model):
         return ModelInputs((_name_leaves(model.input),), has_declared_dtypes=True)
     return _recorded_inputs(model)
 
 
 def given_inputs(specs: Any) -> ModelInputs:
-    """What the user says: one spec, a list, or a dictionary (nested where the model's input is)."""
+    """What the user says: one spec, a list, or a dictionary (nested where the model's input is).
+
+    Raises ConfigurationError for anything else.
+    """
+    if not all(isinstance(leaf, tf.TensorSpec) for leaf in keras.tree.flatten(specs)):
+        raise ConfigurationError(f"{specs!r} says nothing about inputs", hint=REMEDY)
     return ModelInputs((_name_leaves(specs),), has_declared_dtypes=True)
 
 

@@ -134,8 +134,15 @@ class Server(Program):
 
     def probe(self, min_position: str) -> tuple[str, Bits]:
         """The bits of the predictions for all probes, from that position or a later one."""
-        answer = self.http.post("/predict", json=question(PROBES, min_position)).raise_for_status()
+        answer = self.predict(question(PROBES, min_position))
         return answer.json()["version"]["position"], bits_of(answer)
+
+    def predict(self, document: dict[str, Any]) -> httpx.Response:
+        """An answer from the position that is wanted, however long it takes to be served."""
+        end = time.monotonic() + LIMIT_SECONDS
+        while (answer := self.http.post("/predict", json=document)).status_code == httpx.codes.CONFLICT:
+            assert time.monotonic() < end, answer.text
+        return answer.raise_for_status()
 
 
 def question(pairs: list[tuple[int, int]], min_position: str | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from examples.demo_screen import COLUMNS
 from tests.end_to_end.processes import LIMIT_SECONDS
 
 
@@ -50,5 +51,6 @@ def test_the_demo_shows_both_log_losses_and_leaves_nothing_behind(
     assert re.search(r"served, followed from 1\.\d+ to 1\.\d+ +\d\.\d{3}", shown)
     assert re.search(r"the same model, frozen at 1\.\d+ +\d\.\d{3}", shown)
     assert re.search(r"p50 \d+ ms, p99 \d+ ms|no update was served", shown)
+    assert max(map(len, shown.splitlines())) <= COLUMNS
     assert list(tmp_path.iterdir()) == []
     assert processes_of(tmp_path) == []

@@ -87,3 +87,9 @@ def after(full: Mapping[str, Array], *deltas: Mapping[str, Array]) -> dict[str, 
             if len(delta[f"{other}-value"]):
                 values[other] = delta[f"{other}-value"][0]
     return {key: value.tobytes() for key, value in values.items()}
+
+
+def fed(tensors: dict[str, Array]) -> dict[str, Array]:
+    """What a delta holds, as stage_rows takes it."""
+    given = {name: value for name, value in tensors.items() if not name.startswith("hotdelta-")}
+    return given | {"identity": tensors["hotdelta-identity"], "step": tensors["hotdelta-step"]}

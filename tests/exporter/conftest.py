@@ -8,6 +8,20 @@ import pytest
 from exporter import export_saved_model
 from tests.exporter.bundles import TwoTables, delta_tensors, full_tensors, write_bundle
 from tests.exporter.runtimes import EagerRuntime, Runtime, SessionRuntime
+from tests.exporter.trained_run import Trained, train
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture(scope="session")
+def trained_export(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The newest state of that run, as an export that can take deltas."""
+    return export_saved_model(
+        trained.run_dir, tmp_path_factory.mktemp("trained_export"), save_incr_model=True
+    )
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -90,7 +92,18 @@ def test_a_module_that_cannot_be_imported_is_named(
 
 @pytest.mark.parametrize(
     "more",
-    [["--position", "seven"], ["--version", "-1"], ["--version", "0"], ["--wait", "nan"], ["--nonsense"]],
+    [
+        ["--position", "seven"],
+        ["--version", "-1"],
+        ["--version", "0"],
+        ["--version", str(10**18)],
+        ["--wait", "nan"],
+        ["--import", ""],
+        ["--import", ".relative"],
+        ["--checkpoint-dir", ""],
+        ["--export-dir", ""],
+        ["--nonsense"],
+    ],
 )
 def test_wrong_usage_exits_with_two(
     run_dir: Path, tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
@@ -118,21 +131,55 @@ def test_it_waits_for_the_first_checkpoint(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out == f"{tmp_path / 'export' / '1'}\n"
 
 
+@contextmanager
+def exporter(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process, which hears Ctrl-C also when these tests were started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "exporter.cli", *arguments]
+    with subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        signal.signal(signal.SIGINT, before)
+        yield process
+
+
+def wait_for(directory: Path, pattern: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not list(directory.glob(pattern)) and time.monotonic() < deadline:
+        assert process.poll() is None
+        threading.Event().wait(0.005)
+
+
 def test_killed_in_the_middle_it_leaves_nothing_to_load_and_the_next_one_cleans_up(
     run_dir: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "exporter.cli", *arguments(run_dir, tmp_path, "--save-incr-model")]
-    root = str(Path(__file__).parents[2])
-    with subprocess.Popen(
-        command, env=os.environ | {"PYTHONPATH": root}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob(".tmp-export-*/saved_model.pb")) and time.monotonic() < deadline:
-            assert process.poll() is None
-            threading.Event().wait(0.005)
+    with exporter(*arguments(run_dir, tmp_path, "--save-incr-model")) as process:
+        wait_for(tmp_path, ".tmp-export-*/saved_model.pb", process)
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
     assert [path.name for path in tmp_path.glob(".tmp-export-*")] == [".tmp-export-1"]
     assert not [path for path in tmp_path.iterdir() if path.name.isdigit()]
     assert main(arguments(run_dir, tmp_path)) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [".exporter.lock", "1"]
+
+
+def test_terminated_in_the_middle_it_says_so_and_leaves_nothing_behind(run_dir: Path, tmp_path: Path) -> None:
+    with exporter(*arguments(run_dir, tmp_path, "--save-incr-model")) as process:
+        wait_for(tmp_path, ".tmp-export-*/saved_model.pb", process)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "exporter: stopped" in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == [".exporter.lock"]
+
+
+def test_interrupted_while_it_waits_it_says_so(tmp_path: Path) -> None:
+    with exporter(*arguments(tmp_path, tmp_path / "export", "--wait", "60")) as process:
+        assert process.stderr is not None
+        assert "waiting for a checkpoint" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said.count("\n")) == (128 + signal.SIGINT, 1)
+    assert "exporter: stopped" in said

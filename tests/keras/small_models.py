@@ -51,6 +51,13 @@ def by_hand(run_dir: Path, **options: Any) -> hk.DeltaCheckpoint:
     return hk.DeltaCheckpoint(run_dir, None, None, **{"serving_graph": False, "keep_fulls": 100, **options})
 
 
+def resumed_values(run_dir: Path, optimizer: Any = None) -> Values:
+    """What a trainer finds that starts now, with a model of its own."""
+    with by_hand(run_dir) as callback:
+        callback.resume(small_model(optimizer, seed=99))
+        return live(callback)
+
+
 def live(callback: hk.DeltaCheckpoint) -> Values:
     assert callback._attachment.binding is not None
     return values_of(callback._attachment.binding.variables_by_key())

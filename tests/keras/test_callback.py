@@ -11,10 +11,9 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from hotdelta.chain.lock import TrainerLock
 from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.position import Position
-from hotdelta.errors import ConfigurationError, DirectoryBusyError, ModelMismatchError
+from hotdelta.errors import ConfigurationError
 from hotdelta.train import full_builder
 from tests.keras.small_models import (
     ROWS,
@@ -26,15 +25,9 @@ from tests.keras.small_models import (
     live,
     manifests,
     positions,
+    resumed_values,
     small_model,
 )
-
-
-def resumed_values(run_dir: Path, optimizer: Any = None) -> Any:
-    """What a trainer finds that starts now, with a model of its own."""
-    with by_hand(run_dir) as callback:
-        callback.resume(small_model(optimizer, seed=99))
-        return live(callback)
 
 
 def test_fit_saves_by_steps_with_a_first_full_and_a_last_delta(tmp_path: Path) -> None:
@@ -72,78 +65,6 @@ def test_fulls_written_during_fit_are_exact(
         fit(model, 200, callback)
         assert len(positions(tmp_path, Kind.FULL)) > 1
         assert_saved(callback)
-
-
-def test_a_second_fit_a_new_callback_and_one_added_later_all_record(tmp_path: Path) -> None:
-    model = small_model(hk.Adam(0.01))
-    fit(model, 2)
-    first = by_hand(tmp_path)
-    fit(model, 2, first, seed=1)
-    assert_saved(first)
-    fit(model, 2, first, seed=2)
-    assert_saved(first)
-    fit(model, 2, seed=3)
-    second = by_hand(tmp_path)
-    fit(model, 2, second, seed=4)
-    assert second.resumed is not None
-    assert second.resumed.step == 8
-    assert second.position is not None
-    assert second.position.run == 2
-    assert_saved(second)
-    second.close()
-    assert positions(tmp_path, Kind.FULL) == [Position(1, 1)]
-
-
-@pytest.mark.parametrize("optimizer", [hk.Adagrad, hk.Adam, keras.optimizers.Adam])
-def test_a_recompiled_model_goes_on_in_the_same_chain(tmp_path: Path, optimizer: Any) -> None:
-    model = small_model()
-    callback = by_hand(tmp_path)
-    fit(model, 2, callback)
-    model.compile(optimizer(0.02), "mse")
-    fit(model, 1, seed=1)
-    fit(model, 2, callback, seed=2)
-    assert callback.position is not None
-    assert callback.position.run == 1
-    assert_saved(callback)
-    fit(model, 2, callback, seed=3)
-    assert_saved(callback)
-    values = live(callback)
-    callback.close()
-    assert_same(resumed_values(tmp_path, optimizer(0.3)), values)
-    if optimizer is not hk.Adagrad:
-        with pytest.raises(ModelMismatchError, match="optimizer/"):
-            resumed_values(tmp_path)
-
-
-def test_a_model_recompiled_in_a_loop_is_noticed_at_the_next_step(tmp_path: Path) -> None:
-    model = small_model()
-    with by_hand(tmp_path) as callback:
-        callback.resume(model)
-        model.train_on_batch(*batches(1))
-        callback.step()
-        model.compile(hk.Adam(0.01), "mse")
-        model.train_on_batch(*batches(1, seed=1))
-        callback.step()
-        model.train_on_batch(*batches(1, seed=2))
-        callback.save()
-        assert_saved(callback)
-
-
-def test_a_model_compiled_again_only_to_be_evaluated_keeps_its_optimizer_in_the_chain(tmp_path: Path) -> None:
-    model = small_model()
-    with by_hand(tmp_path) as callback:
-        fit(model, 2, callback)
-        values = live(callback)
-        model.compile(loss="mse")
-        model.evaluate(*batches(1), verbose=0)
-    assert_same(resumed_values(tmp_path), values)
-
-
-def test_another_model_in_the_same_chain_is_refused(tmp_path: Path) -> None:
-    with by_hand(tmp_path) as callback:
-        callback.resume(small_model())
-        with pytest.raises(ConfigurationError, match="not the one that this chain was started with"):
-            callback.resume(small_model(rows=ROWS + 1))
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -275,50 +196,3 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     expected = train(tmp_path / "whole", 0, 6)
     train(tmp_path / "parts", 0, 3)
     assert_same(train(tmp_path / "parts", 3, 6), expected)
-
-
-def test_a_directory_that_another_trainer_holds_is_refused(tmp_path: Path) -> None:
-    with TrainerLock(tmp_path), pytest.raises(DirectoryBusyError, match="another trainer"):
-        by_hand(tmp_path).resume(small_model())
-
-
-def test_a_checkpoint_of_another_optimizer_is_refused_by_name(tmp_path: Path) -> None:
-    with by_hand(tmp_path) as callback:
-        callback.resume(small_model(hk.Adam(0.01)))
-    with pytest.raises(
-        ModelMismatchError, match="optimizer/velocities/items/embeddings: the checkpoint has it"
-    ):
-        by_hand(tmp_path).resume(small_model(hk.SGD(0.1)))
-
-
-def test_options_that_cannot_work_raise_at_once(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="every 0 seconds"):
-        hk.DeltaCheckpoint(tmp_path, save_secs=0)
-    with pytest.raises(ConfigurationError, match="every -1 touched_rows"):
-        hk.DeltaCheckpoint(tmp_path, save_incremental_touched_rows=-1)
-    with pytest.raises(ConfigurationError, match="keep 0 fulls"):
-        hk.DeltaCheckpoint(tmp_path, keep_fulls=0)
-    with pytest.raises(ConfigurationError, match="not attached"):
-        hk.DeltaCheckpoint(tmp_path).save()
-
-
-def test_models_that_cannot_be_saved_raise_at_once(tmp_path: Path) -> None:
-    model = small_model()
-    for options, message in (
-        ({"tracking": {"nothing": "touched"}}, "'nothing', which is no table"),
-        ({"tracking": {"items/embeddings": "guessed"}}, "'guessed' is unknown"),
-        ({"tables": ["nothing"]}, "'nothing' is not a variable"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            by_hand(tmp_path, **options).resume(model)
-    with pytest.raises(ConfigurationError, match="not compiled"):
-        by_hand(tmp_path).resume(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
-    unbuilt = keras.Sequential([hk.Embedding(4, 2)])
-    unbuilt.compile(hk.SGD(0.1), "mse")
-    with pytest.raises(ConfigurationError, match="no variables yet"):
-        by_hand(tmp_path).resume(unbuilt)
-    compiled = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2), keras.layers.Flatten()])
-    compiled.compile(hk.SGD(0.1), "mse", jit_compile=True)
-    with pytest.raises(ConfigurationError, match="jit_compile=False"):
-        by_hand(tmp_path).resume(compiled)
-    assert not list(tmp_path.iterdir())

@@ -34,7 +34,7 @@ def pair(**options: Any) -> tuple[Embedding, keras.layers.Embedding]:
     return layers
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     shape=st.lists(st.integers(0, 4), max_size=3),
     dtype=st.sampled_from(["int32", "int64", "uint8", "int16", "float32", "float64"]),

@@ -151,7 +151,7 @@ def act(training: Training, action: str, seed: int) -> None:
 
 
 def exactness(model: keras.Model, mode: Tracking, *, examples: int = 3, **options: Any) -> None:
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(ACTIONS)
     def run(actions: list[tuple[str, int]]) -> None:
         assert run_actions(model, actions, **options) == {mode}

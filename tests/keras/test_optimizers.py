@@ -34,7 +34,7 @@ any_dtype = st.sampled_from([tf.float32, tf.float16, tf.bfloat16, tf.float64])
 any_shape = st.sampled_from([(ROWS, 16), (ROWS, 5), (ROWS, 2, 8)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(EQUAL_EVERYWHERE), st.lists(some_ids, min_size=1, max_size=3), any_dtype, any_shape)
 def test_sgd_and_adagrad_equal_keras_bit_for_bit(
     pair: Pair, batches: list[list[int]], dtype: Any, shape: tuple[int, ...]
@@ -51,7 +51,7 @@ def test_sgd_and_adagrad_equal_keras_bit_for_bit(
         assert bits(our_slot) == bits(their_slot), our_slot.path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(EQUAL_ON_TOUCHED_ROWS), some_ids, st.integers(1, 3), any_dtype, any_shape)
 def test_lazy_optimizers_equal_keras_on_rows_touched_in_every_step(
     pair: Pair, ids: list[int], steps: int, dtype: Any, shape: tuple[int, ...]

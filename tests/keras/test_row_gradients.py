@@ -15,7 +15,7 @@ def _gradient(ids: list[int]) -> tf.IndexedSlices:
     return tf.IndexedSlices(tf.constant(values), tf.constant(ids, tf.int64), tf.constant([ROWS, 3], tf.int64))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(ids=st.lists(st.integers(0, ROWS - 1), max_size=30))
 def test_rows_of_equal_ids_are_summed_as_a_dense_gradient_would_sum_them(ids: list[int]) -> None:
     gradient = _gradient(ids)

@@ -63,7 +63,7 @@ class FakeModel:
         )
 
     def predict(self, signature: str, feeds: Mapping[str, Array]) -> tuple[Mapping[str, Array], Version]:
-        assert self.may_answer.wait(10)
+        assert self.may_answer.wait(60)
         self.calls.append((signature, len(next(iter(feeds.values())))))
         if self.position is None:
             raise NotReadyError("no model is served yet")

@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from hotdelta.chain import Position
+from server import app as app_module
 from server.app import create_app
 from server.position_wait import PositionWait
 from server.settings import Settings
@@ -161,6 +162,7 @@ def test_the_application_starts_the_loader_and_stops_it(serve: Serve, model: Fak
     states.append(model.is_started)
 
     assert states == [False, True, False]
+    assert app.state.is_at_rest is True
 
 
 def test_the_version_document_tells_tables_with_rows_and_dimensions(serve: Serve) -> None:
@@ -168,3 +170,17 @@ def test_the_version_document_tells_tables_with_rows_and_dimensions(serve: Serve
 
     assert document["tables"] == [{"key": "items", "rows": 100, "dimensions": [4], "dtype": "float32"}]
     assert (document["model_name"], document["update_state"]) == ("fake", "following")
+
+
+def test_a_prediction_that_does_not_end_does_not_keep_the_server_from_stopping(
+    model: FakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "_REST_SECONDS", 0.2)
+    app = create_app(Settings(Path("export"), Path("run"), request_timeout_seconds=0.1), model)
+    model.may_answer.clear()
+    try:
+        with TestClient(app) as client:
+            assert client.post("/predict", json={"instances": [[1, 2]]}).status_code == 504
+        assert app.state.is_at_rest is False
+    finally:
+        model.may_answer.set()

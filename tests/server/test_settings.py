@@ -7,7 +7,7 @@ import pytest
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.sanity_limits import LimitChange
-from server.settings import Settings, read_settings
+from server.settings import Settings, parse, read_settings
 
 DIRECTORIES = {"export_dir": Path("export"), "checkpoint_dir": Path("run")}
 
@@ -73,3 +73,27 @@ def test_every_setting_is_documented_and_every_number_is_bounded() -> None:
     for setting in fields(Settings):
         assert setting.metadata["help"]
         assert setting.type not in ("int", "float") or setting.metadata["bounds"] is not None
+
+
+@pytest.mark.parametrize("name", ["HOTDELTA_MAX_BATCHSIZE", "HOTDELTA_LOGFORMAT", "HOTDELTA_CHECKPOINTS_DIR"])
+def test_a_variable_that_is_almost_a_setting_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is no setting. did you mean HOTDELTA_"):
+        read_settings(DIRECTORIES, {name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["HOTDELTA_SERVICE_PORT", "HOTDELTA_PORT_8000_TCP", "HOTDELTA_ADMIN_TOKEN", "HOTDELTA_CHAOS_SEED"]
+)
+def test_variables_of_others_are_left_alone(name: str) -> None:
+    assert read_settings(DIRECTORIES, {name: "tcp://10.0.0.1:8000"}).port == 8000
+
+
+def test_a_wrong_variable_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="HOTDELTA_PORT: --port is 'tcp://"):
+        read_settings(DIRECTORIES, {"HOTDELTA_PORT": "tcp://10.0.0.1:80"})
+
+
+def test_an_empty_directory_name_is_not_this_directory() -> None:
+    setting = next(setting for setting in fields(Settings) if setting.name == "export_dir")
+    with pytest.raises(ConfigurationError, match=r"--export-dir is empty\. write \. for this directory"):
+        parse(setting, "")

@@ -1,3 +1,5 @@
+"""What a signature may do with variables: look rows up in tables, read the others, and change no weight."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -6,7 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from exporter.whole_table_reads import refuse_whole_table_reads
+from exporter.variable_uses import refuse_whole_table_reads, refuse_writes
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.serving_module import trace_module
 
@@ -106,3 +108,28 @@ def test_a_read_that_nothing_uses_is_no_read() -> None:
         return tf.gather(table, ids)
 
     _check(unused)
+
+
+def _check_writes(call: Call, dtype: tf.DType = tf.float32) -> None:
+    weight = tf.Variable(tf.zeros([3], dtype))
+    function: Any = tf.function(
+        lambda ids: call(weight, ids), input_signature=[tf.TensorSpec([None], tf.int64, name="ids")]
+    )
+    module, schema = trace_module({"serving_default": function}, keys={id(weight): "my/weight"}, tables=[])
+    refuse_writes(module, schema)
+
+
+def _count(weight: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    weight.assign_add(tf.ones([3], weight.dtype))
+    return tf.zeros([tf.size(ids), 4])
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS.keys())
+def test_a_prediction_that_changes_a_weight_is_refused_by_its_name(wrapper: Callable[[Call], Call]) -> None:
+    with pytest.raises(ConfigurationError, match=r"changes variable 'my/weight'.*AssignAddVariableOp"):
+        _check_writes(wrapper(_count))
+
+
+def test_reading_a_weight_and_moving_a_seed_on_pass() -> None:
+    _check_writes(lambda weight, ids: tf.gather(weight, ids) + tf.reduce_sum(weight))
+    _check_writes(_count, tf.int64)

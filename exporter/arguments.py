@@ -1,0 +1,135 @@
+"""What the command `exporter` can be told, and what is no use telling it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hotdelta.chain.position import Position
+from hotdelta.errors import ManifestError
+from hotdelta.signatures import MAX_EXPORT_VERSION
+
+_EPILOG = """\
+examples:
+  # the newest state, as a SavedModel that can load full checkpoints
+  exporter --checkpoint-dir run --export-dir export
+
+  # the same, and it can take every later delta without a reload: this is what `server` wants
+  exporter --checkpoint-dir run --export-dir export --save-incr-model
+
+  # an earlier state (run.seq, as the trainer logs it), under a version number of your own
+  exporter --checkpoint-dir run --export-dir export --save-incr-model --position 3.17 --version 20
+
+  # started together with the trainer: wait for its first checkpoint
+  exporter --checkpoint-dir run --export-dir export --save-incr-model --wait 120
+
+Export once for each change of the model's graph, not for each checkpoint: the deltas carry the values.
+The path of the new version is printed to standard output, progress to standard error.
+Exit codes: 0 exported, 1 it could not be done (the reason is on standard error), 2 wrong usage, 128 and more stopped
+by a signal: then nothing half written is left.
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="exporter",
+        description="Turn what a trainer leaves in its checkpoint directory into a SavedModel to serve.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--checkpoint-dir",
+        type=_directory,
+        required=True,
+        metavar="DIR",
+        help="the directory that the trainer writes to",
+    )
+    parser.add_argument(
+        "--export-dir",
+        type=_directory,
+        required=True,
+        metavar="DIR",
+        help="gets a new directory named by version number",
+    )
+    parser.add_argument(
+        "--save-incr-model", action="store_true", help="the export can take deltas, not only full checkpoints"
+    )
+    parser.add_argument(
+        "--position",
+        type=_position,
+        metavar="RUN.SEQ",
+        help="export this state (default: the newest valid one)",
+    )
+    parser.add_argument(
+        "--version",
+        type=_version,
+        metavar="N",
+        help="version number of the export (default: the next free one)",
+    )
+    parser.add_argument(
+        "--signature",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="keep only these signatures (default: all)",
+    )
+    parser.add_argument(
+        "--allow-whole-table-read",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a table that predictions may read whole (slow once rows were updated); may be repeated",
+    )
+    parser.add_argument(
+        "--model-name", metavar="NAME", help="name in answers and logs (default: that of --export-dir)"
+    )
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        type=_module,
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this module first, when the model uses operations that it registers; may be repeated",
+    )
+    parser.add_argument(
+        "--wait", type=_seconds, default=0.0, metavar="SECONDS", help="wait this long for a first checkpoint"
+    )
+    parser.add_argument("--verbose", action="store_true", help="TensorFlow's own messages too")
+    return parser
+
+
+def _directory(text: str) -> Path:
+    """Path("") would be this directory: what a shell makes of a variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; write . for this directory")
+    return Path(text)
+
+
+def _module(text: str) -> str:
+    if not all(part.isidentifier() for part in text.split(".")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a module, as in an import statement")
+    return text
+
+
+def _position(text: str) -> Position:
+    try:
+        return Position.parse(text)
+    except ManifestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _version(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MAX_EXPORT_VERSION):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MAX_EXPORT_VERSION}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from error
+    if not 0 <= seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0")
+    return seconds

@@ -1,0 +1,109 @@
+"""HTTP/1.1 as uvicorn speaks it, and as the clients of model servers need it.
+
+Refusals that never reach the application are JSON too; a client that offers an upgrade (Java's does, to HTTP/2) or has
+closed his side after asking gets his answer; one that does not go on sending is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+RECEIVE_SECONDS = 30.0
+MAX_HEAD_BYTES = 64 * 1024
+
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
+
+
+class JsonHttpProtocol(HttpToolsProtocol):
+    """One connection. Belongs to the event loop."""
+
+    receive_seconds = RECEIVE_SECONDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._is_head_due = True
+        self._head_bytes = 0
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._be_patient()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._be_content()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_head_due:
+            data = data if self._head_bytes else _without_upgrade(data)
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing() or (self._is_head_due and not self._head_bytes):
+            self._be_content()
+            return
+        self._be_patient()
+        if self._is_head_due and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes")
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """True keeps our side open: he has asked completely, and waits for the answer."""
+        cycle = self._unanswered()
+        if cycle is None or cycle.more_body:
+            return None
+        cycle.keep_alive = False
+        return True
+
+    def on_headers_complete(self) -> None:
+        self._is_head_due = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_head_due, self._head_bytes = True, 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg.rstrip("."))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Only CONNECT comes here, and is refused as a method; uvicorn would advise to install WebSockets."""
+
+    def _unanswered(self) -> RequestResponseCycle | None:
+        """The request that came last, while its answer is not complete."""
+        cycle: Any = self.cycle
+        return None if cycle is None or cycle.response_complete else cycle
+
+    def _be_patient(self) -> None:
+        if self._patience is None:
+            self._patience = self.loop.call_later(self.receive_seconds, self._lose_patience)
+
+    def _be_content(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        cycle = self._unanswered()
+        is_answered = cycle.response_started if cycle is not None else not self._is_head_due
+        if is_answered or self.pipeline:
+            # Another answer would be taken for that of another request.
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._refuse(408, f"the request was not there within {self.receive_seconds:g} seconds")
+
+    def _refuse(self, status: int, problem: str) -> None:
+        body = orjson.dumps({"error": problem})
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """A server may ignore the wish, but the parser would then take the body for the other protocol and drop it."""
+    head, blank, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", head) + blank + rest if b"pgrade" in head else data

@@ -1,0 +1,67 @@
+"""`export/<version>/` at the moment when it gets its name."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from exporter.version_directory import new_version
+from hotdelta.chain.disk import Disk
+from hotdelta.errors import ConfigurationError
+
+
+def write(temporary: Path) -> None:
+    temporary.mkdir()
+    (temporary / "saved_model.pb").write_text("mine")
+
+
+def test_a_version_whose_name_is_not_yet_durable_is_published_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sync = Disk.sync_directory
+
+    def fail_for_the_last(disk: Disk, path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        sync(disk, path)
+
+    monkeypatch.setattr(Disk, "sync_directory", fail_for_the_last)
+    with caplog.at_level(logging.WARNING), new_version(tmp_path, None) as (temporary, target):
+        write(temporary)
+
+    assert (target / "saved_model.pb").read_text() == "mine"
+    assert "published, but not yet durable" in caplog.text
+    assert "Input/output error" in caplog.text
+
+
+def test_a_version_that_somebody_else_put_there_meanwhile_is_neither_overwritten_nor_claimed(
+    tmp_path: Path,
+) -> None:
+    def export() -> None:
+        with new_version(tmp_path, None) as (temporary, target):
+            write(temporary)
+            target.mkdir()
+            (target / "saved_model.pb").write_text("theirs")
+
+    with pytest.raises(ConfigurationError, match="1 exists already"):
+        export()
+    assert (tmp_path / "1" / "saved_model.pb").read_text() == "theirs"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".exporter.lock", "1"]
+
+
+def test_names_that_no_server_looks_at_do_not_count(tmp_path: Path) -> None:
+    for name in ("3", "007", "9" * 30, "-8", "notes"):
+        (tmp_path / name).mkdir()
+    with new_version(tmp_path, None) as (temporary, target):
+        write(temporary)
+    assert target.name == "8"
+
+
+def test_after_the_last_number_there_is_no_next(tmp_path: Path) -> None:
+    (tmp_path / str(10**18 - 1)).mkdir()
+    with pytest.raises(ConfigurationError, match="is no version number"), new_version(tmp_path, None):
+        pass

@@ -1,0 +1,71 @@
+"""What DeltaCheckpoint cannot do, it says at once, and nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import pytest
+
+import hotdelta.keras as hk
+from hotdelta.chain.lock import TrainerLock
+from hotdelta.errors import ConfigurationError, DirectoryBusyError, ModelMismatchError
+from tests.keras.small_models import (
+    ROWS,
+    by_hand,
+    small_model,
+)
+
+
+def test_another_model_in_the_same_chain_is_refused(tmp_path: Path) -> None:
+    with by_hand(tmp_path) as callback:
+        callback.resume(small_model())
+        with pytest.raises(ConfigurationError, match="not the one that this chain was started with"):
+            callback.resume(small_model(rows=ROWS + 1))
+
+
+def test_a_directory_that_another_trainer_holds_is_refused(tmp_path: Path) -> None:
+    with TrainerLock(tmp_path), pytest.raises(DirectoryBusyError, match="another trainer"):
+        by_hand(tmp_path).resume(small_model())
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_by_name(tmp_path: Path) -> None:
+    with by_hand(tmp_path) as callback:
+        callback.resume(small_model(hk.Adam(0.01)))
+    with pytest.raises(
+        ModelMismatchError, match="optimizer/velocities/items/embeddings: the checkpoint has it"
+    ):
+        by_hand(tmp_path).resume(small_model(hk.SGD(0.1)))
+
+
+def test_options_that_cannot_work_raise_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="every 0 seconds"):
+        hk.DeltaCheckpoint(tmp_path, save_secs=0)
+    with pytest.raises(ConfigurationError, match="every -1 touched_rows"):
+        hk.DeltaCheckpoint(tmp_path, save_incremental_touched_rows=-1)
+    with pytest.raises(ConfigurationError, match="keep 0 fulls"):
+        hk.DeltaCheckpoint(tmp_path, keep_fulls=0)
+    with pytest.raises(ConfigurationError, match="not attached"):
+        hk.DeltaCheckpoint(tmp_path).save()
+
+
+def test_models_that_cannot_be_saved_raise_at_once(tmp_path: Path) -> None:
+    model = small_model()
+    for options, message in (
+        ({"tracking": {"nothing": "touched"}}, "'nothing', which is no table"),
+        ({"tracking": {"items/embeddings": "guessed"}}, "'guessed' is unknown"),
+        ({"tables": ["nothing"]}, "'nothing' is not a variable"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            by_hand(tmp_path, **options).resume(model)
+    with pytest.raises(ConfigurationError, match="not compiled"):
+        by_hand(tmp_path).resume(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+    unbuilt = keras.Sequential([hk.Embedding(4, 2)])
+    unbuilt.compile(hk.SGD(0.1), "mse")
+    with pytest.raises(ConfigurationError, match="no variables yet"):
+        by_hand(tmp_path).resume(unbuilt)
+    compiled = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2), keras.layers.Flatten()])
+    compiled.compile(hk.SGD(0.1), "mse", jit_compile=True)
+    with pytest.raises(ConfigurationError, match="jit_compile=False"):
+        by_hand(tmp_path).resume(compiled)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,185 @@
+"""What clients do to a connection, over real sockets: every one gets an answer in JSON, or is not waited for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import uvicorn
+
+from server.app import create_app
+from server.http_protocol import MAX_HEAD_BYTES, JsonHttpProtocol
+from server.listening import bind, configure
+from server.settings import Settings
+from tests.server.fake_model import FakeModel
+
+BODY = b'{"instances": [[1, 2]]}'
+LENGTH = f"Content-Length: {len(BODY)}"
+
+
+@contextmanager
+def serving(model: FakeModel, *, stop_seconds: float = 5) -> Iterator[tuple[str, int]]:
+    """The address of a server, which is told to stop when the block ends."""
+    app = create_app(Settings(Path("export"), Path("run")), model)
+    listener = bind("127.0.0.1", 0)
+    listener.listen()
+    server = uvicorn.Server(configure(app, stop_seconds=stop_seconds))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[tuple[str, int]]:
+    with serving(FakeModel()) as found:
+        yield found
+
+
+def request(*headers: str, body: bytes = BODY, line: str = "POST /predict HTTP/1.1") -> bytes:
+    return "\r\n".join([line, "Host: x", *headers, "", ""]).encode() + body
+
+
+def read_answer(connection: socket.socket) -> tuple[int, Any]:
+    """Status and document of one answer."""
+    with connection.makefile("rb") as stream:
+        status = int(stream.readline().split()[1])
+        headers = dict(
+            line.decode().lower().split(": ") for line in iter(lambda: stream.readline().strip(), b"")
+        )
+        return status, orjson.loads(stream.read(int(headers["content-length"])))
+
+
+def ask(address: tuple[str, int], sent: bytes) -> tuple[int, Any]:
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(sent)
+        return read_answer(connection)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        request("Content-Length: -1"),
+        request("Content-Length: 5", "Content-Length: 6"),
+        request("Transfer-Encoding: chunked", body=b"zz\r\n"),
+        request(LENGTH, line="BREW /predict HTTP/1.1"),
+    ],
+)
+def test_what_is_not_http_is_refused_in_json(address: tuple[str, int], sent: bytes) -> None:
+    status, document = ask(address, sent)
+    assert (status, document) == (400, {"error": "Invalid HTTP request received"})
+
+
+@pytest.mark.parametrize("header", ["Upgrade: h2c", "upgrade: websocket", "UPGRADE: TLS/1.2"])
+def test_an_upgrade_is_ignored_and_the_body_is_not_lost(address: tuple[str, int], header: str) -> None:
+    status, document = ask(address, request("Connection: Upgrade, HTTP2-Settings", header, LENGTH))
+    assert (status, document.get("predictions")) == (200, [3.0])
+
+
+def test_a_body_that_speaks_of_upgrades_is_left_alone(address: tuple[str, int]) -> None:
+    body = b'{"signature_name": "echo", "inputs": ["Upgrade: h2c"]}'
+    status, document = ask(address, request(f"Content-Length: {len(body)}", body=body))
+    assert (status, document["outputs"]) == (200, {"text": ["Upgrade: h2c"]})
+
+
+def test_who_closes_his_side_after_asking_gets_his_answer() -> None:
+    model = FakeModel()
+    model.may_answer.clear()
+    with serving(model) as address, socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request(LENGTH))
+        connection.shutdown(socket.SHUT_WR)
+        threading.Timer(0.2, model.may_answer.set).start()
+        assert read_answer(connection)[1]["predictions"] == [3.0]
+        assert connection.recv(1) == b""
+
+
+def test_who_closes_his_side_in_the_middle_is_hung_up_on(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request("Content-Length: 100"))
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /predict HT", request("Content-Length: 100")])
+def test_who_does_not_go_on_is_not_waited_for(
+    address: tuple[str, int], sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(sent)
+        assert read_answer(connection) == (408, {"error": "the request was not there within 0.2 seconds"})
+
+
+def test_slow_clients_are_answered(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=30) as connection:
+        for piece in (b"POST /predict HTTP/1.1\r\nHo", b"st: x\r\nContent-Le", b"ngth: 23\r\n\r\n", BODY):
+            connection.sendall(piece)
+            threading.Event().wait(0.02)
+        assert read_answer(connection)[1]["predictions"] == [3.0]
+        connection.sendall(request(LENGTH))
+        assert read_answer(connection)[1]["predictions"] == [3.0]
+
+
+def test_the_rest_of_a_body_that_was_refused_is_not_answered_a_second_time(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request(f"Content-Length: {2**30}"))
+        assert read_answer(connection)[0] == 413
+        assert connection.recv(1) == b""
+
+
+def test_who_has_his_answer_may_ask_again_later(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+    with socket.create_connection(address, timeout=30) as connection:
+        for _ in range(2):
+            connection.sendall(request(LENGTH))
+            assert read_answer(connection)[1]["predictions"] == [3.0]
+            threading.Event().wait(0.4)
+
+
+def test_headers_without_end_are_refused(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nX: ")
+        for _ in range(4):
+            connection.sendall(b"a" * (MAX_HEAD_BYTES // 3))
+        assert read_answer(connection) == (431, {"error": "the headers are larger than 65536 bytes"})
+
+
+@pytest.mark.parametrize("path", ["/", "/model/version", "/readyz", "/healthz", "/openapi.json"])
+def test_a_head_is_there_wherever_a_get_is(address: tuple[str, int], path: str) -> None:
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request("Connection: close", body=b"", line=f"HEAD {path} HTTP/1.1"))
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_request_whose_time_is_over_when_the_server_stops_is_told_so() -> None:
+    model = FakeModel()
+    model.may_answer.clear()
+    with socket.socket() as asking, socket.socket() as half:
+        with serving(model, stop_seconds=1) as address:
+            for connection, sent in ((asking, request(LENGTH)), (half, request("Content-Length: 100"))):
+                connection.settimeout(30)
+                connection.connect(address)
+                connection.sendall(sent)
+            # Who comes after them is answered, so they have been heard.
+            assert ask(address, request(line="GET /healthz HTTP/1.1", body=b""))[0] == 200
+            threading.Timer(3, model.may_answer.set).start()
+        for connection in (asking, half):
+            assert read_answer(connection) == (503, {"error": "the server is stopping. ask another one"})
