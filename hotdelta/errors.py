@@ -30,6 +30,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+MAX_CHARACTERS = 2000
+
 
 class HotdeltaError(Exception):
     """The root: a message that says what is wrong, and a hint that says what to do."""
@@ -37,6 +39,9 @@ class HotdeltaError(Exception):
     retryable = False
 
     def __init__(self, message: str, *, hint: str = "") -> None:
+        # It may quote what somebody else wrote, and it is logged, kept and told.
+        if len(message) > MAX_CHARACTERS:
+            message = f"{message[:MAX_CHARACTERS]}..."
         super().__init__(message)
         self.message = message
         self.hint = hint

@@ -19,7 +19,8 @@ def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     text = str(value)
-    return json.dumps(text) if " " in text or not text else text
+    # A name with a line break in it must not look like a line of its own.
+    return json.dumps(text) if " " in text or not text or not text.isprintable() else text
 
 
 class JsonFormatter(logging.Formatter):

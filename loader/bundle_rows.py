@@ -1,7 +1,4 @@
-"""Reads rows of a tensor bundle into memory of our own.
-
-Never through a memory map: a file that somebody truncates meanwhile would end the process with SIGBUS.
-"""
+"""Reads rows of a tensor bundle into memory of our own."""
 
 from __future__ import annotations
 
@@ -15,21 +12,26 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain import BundleEntry, names
-from hotdelta.chain.bundle_index import read_index
+from hotdelta.chain.bundle_index import MAX_INDEX_BYTES, BundleIndex, parse_index
 from hotdelta.chain.slice_key import row_slices
+from hotdelta.chain.verification import open_plainly
 from hotdelta.errors import DamagedError, ManifestError
 from loader.feeds import numpy_dtype
+from loader.file_bytes import read_into
 
 Array = npt.NDArray[Any]
 
 
 class BundleRows:
-    """An open bundle. Raises DamagedError for anything that cannot be read. One thread at a time."""
+    """An open bundle. Raises DamagedError for anything that cannot be read, and never waits for a pipe.
+
+    One thread at a time.
+    """
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix
         self._directory, self._prefix = prefix.parent, prefix.name
-        index = read_index(self._directory / names.index_name(self._prefix))
+        index = self._read_index()
         self.entries, self._num_shards = index.entries, index.num_shards
         self._opened = contextlib.ExitStack()
         self._descriptors: dict[int, int] = {}
@@ -45,7 +47,7 @@ class BundleRows:
         try:
             return os.fstat(self._open(shard)).st_size
         except OSError as error:
-            raise self._damaged(shard, f"cannot be read: {error.strerror}") from error
+            raise _unreadable(self._path(shard), error) from error
 
     def read(self, name: str) -> Array:
         """A whole tensor, also one without axes."""
@@ -98,25 +100,26 @@ class BundleRows:
             raise self._damaged(entry.shard, f"cannot be used: {error}") from error
 
     def _fill(self, name: str, entry: BundleEntry, start: int, content: Array) -> None:
-        done = 0
-        while done < len(content):
-            count = self._pread(entry.shard, content[done:], entry.offset + start + done)
-            if count == 0:
-                raise self._damaged(entry.shard, f"ends before {name!r} does")
-            done += count
-
-    def _pread(self, shard: int, into: Array, offset: int) -> int:
         try:
-            return os.preadv(self._open(shard), [into.data], offset)
+            is_whole = read_into(self._open(entry.shard), content, entry.offset + start)
         except OSError as error:
-            raise self._damaged(shard, f"cannot be read: {error.strerror}") from error
+            raise _unreadable(self._path(entry.shard), error) from error
+        if not is_whole:
+            raise self._damaged(entry.shard, f"ends before {name!r} does")
+
+    def _read_index(self) -> BundleIndex:
+        path = self._directory / names.index_name(self._prefix)
+        try:
+            with os.fdopen(open_plainly(path), "rb") as file:
+                content = file.read(MAX_INDEX_BYTES + 1)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        return parse_index(content, path)
 
     def _open(self, shard: int) -> int:
+        """Raises OSError."""
         if shard not in self._descriptors:
-            try:
-                descriptor = os.open(self._path(shard), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except OSError as error:
-                raise self._damaged(shard, f"cannot be read: {error.strerror}") from error
+            descriptor = open_plainly(self._path(shard))
             self._opened.callback(os.close, descriptor)
             self._descriptors[shard] = descriptor
         return self._descriptors[shard]
@@ -133,3 +136,8 @@ class BundleRows:
     def _damaged(self, shard: int, reason: str) -> DamagedError:
         path = self._path(shard)
         return DamagedError(f"{path.name} {reason}", path=path, position="", retryable=True)
+
+
+def _unreadable(path: Path, error: OSError) -> DamagedError:
+    reason = f"{path.name} cannot be read: {error.strerror}"
+    return DamagedError(reason, path=path, position="", retryable=True)

@@ -8,13 +8,14 @@ from pathlib import Path
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
 from hotdelta.errors import ApplyError, ChainError
 from loader.chain_view import ChainView
-from loader.checks import Checks
 from loader.commit_files import VerifiedFiles
+from loader.delta_staging import DeltaStaging
+from loader.lag import Stopwatch
 from loader.live_model import LiveModel
 from loader.served import Origin
 
 
-def catch_up(model: LiveModel, chain: ChainView, checks: Checks) -> Origin:
+def catch_up(model: LiveModel, chain: ChainView, staging: DeltaStaging, watch: Stopwatch) -> Origin:
     """Afterwards `model.node` says how far it came: not at all when there is nothing that it could use.
 
     What cannot be used is reported to `chain`, and gone around as far as possible.
@@ -28,7 +29,7 @@ def catch_up(model: LiveModel, chain: ChainView, checks: Checks) -> Origin:
         for step in steps:
             manifest = manifest_of(step)
             try:
-                _take(model, manifest, chain.run_dir, checks)
+                _take(model, manifest, chain.run_dir, staging, watch)
             except (ChainError, ApplyError) as error:
                 if chain.report_broken(manifest, error) is not None:
                     return origin
@@ -45,14 +46,12 @@ def manifest_of(step: Step) -> Manifest:
             raise ValueError(f"there is nothing to undo to {node} with")
 
 
-def _take(model: LiveModel, manifest: Manifest, run_dir: Path, checks: Checks) -> None:
-    schema = model.metadata.schema
+def _take(
+    model: LiveModel, manifest: Manifest, run_dir: Path, staging: DeltaStaging, watch: Stopwatch
+) -> None:
+    checks, schema = staging.checks, model.metadata.schema
     if manifest.kind is Kind.DELTA:
-        delta = checks.open_delta(run_dir, manifest, schema)
-        checks.digests(delta)
-        update = delta.update(schema)
-        model.stage_rows(update)
-        accepted = checks.values.check_delta(manifest, schema, update, model.preimage())
+        accepted = staging.stage(model, run_dir, manifest, watch).accepted
         model.apply()
     else:
         with contextlib.closing(checks.open_full(run_dir, manifest, schema)) as files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -40,7 +41,6 @@ class ChainView:
         self._wall_clock = wall_clock
         self._scanned = Listing()
         self._seen_at: dict[Node, float] = {}
-        self._full_nodes: frozenset[Node] = frozenset()
 
     def look(self) -> None:
         """List everything anew."""
@@ -56,7 +56,6 @@ class ChainView:
             self._scanned = listing
             self._note_seen(now)
             self.quarantine.forget_vanished(listing)
-            self._full_nodes = frozenset(m.node for m in listing.manifests if m.kind is Kind.FULL)
 
     def _note_seen(self, now: float) -> None:
         """Only what is newer than all that was noted before: older ones are not waited for."""
@@ -86,7 +85,8 @@ class ChainView:
         excluded = self.quarantine.nodes | self.orders.bad
         if not metadata.is_incremental:
             # Deltas cannot be used, but they say where in the history the live state is.
-            manifests = tuple(m for m in manifests if m.kind is Kind.FULL or m.node not in self._full_nodes)
+            fulls = self._full_nodes()
+            manifests = tuple(m for m in manifests if m.kind is Kind.FULL or m.node not in fulls)
             excluded |= {m.node for m in manifests if m.kind is Kind.DELTA}
             undoable = ()
         elif self.orders.pin is None and live is not None:
@@ -142,8 +142,8 @@ class ChainView:
         """The state so many deltas before another, as far as the directory tells."""
         parents = {m.node: m.parent for m in self._scanned.manifests if m.kind is Kind.DELTA}
         at: Node | None = node
-        for _ in range(deltas):
-            at = parents.get(at) if at is not None else None
+        while at is not None and deltas > 0:
+            at, deltas = parents.get(at), deltas - 1
         return at
 
     @property
@@ -175,17 +175,27 @@ class ChainView:
     def origin_of(self, node: Node) -> Origin:
         """How a state that was not reached here came about, as far as the directory tells."""
         parents = {m.node: m.parent for m in self._scanned.manifests if m.kind is Kind.DELTA}
+        fulls, deltas = self._full_nodes(), 0
         at: Node | None = node
-        deltas = 0
-        while at is not None and at not in self._full_nodes:
+        while at is not None and at not in fulls:
             at, deltas = parents.get(at), deltas + 1
         return Origin(at.position, deltas) if at is not None else Origin(None, 0)
 
     def origin_after(self, manifest: Manifest, before: Origin) -> Origin:
         """A full, or the delta that closes one, starts counting anew."""
-        if manifest.kind is Kind.FULL or manifest.node in self._full_nodes:
+        if self._has_full(manifest.node):
             return Origin(manifest.position, 0)
         return Origin(manifest.base or before.base, before.deltas + 1)
+
+    def _full_nodes(self) -> frozenset[Node]:
+        return frozenset(m.node for m in self._scanned.manifests if m.kind is Kind.FULL)
+
+    def _has_full(self, node: Node) -> bool:
+        """In time that does not depend on how much lies in the directory. Of a position the full comes first."""
+        manifests = self._scanned.manifests
+        place = bisect.bisect_left(manifests, node.position, key=lambda manifest: manifest.position)
+        found = manifests[place] if place < len(manifests) else None
+        return found is not None and found.kind is Kind.FULL and found.node == node
 
 
 def _targets(found: Plan) -> set[Node]:

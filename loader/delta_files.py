@@ -24,12 +24,9 @@ from hotdelta.chain.verification import open_listed, require_digest, unreadable
 from hotdelta.errors import DamagedError, ManifestError
 from loader.fed_update import FedUpdate
 from loader.feeds import numpy_dtype
+from loader.file_bytes import Bytes, aligned, read_into
 
 Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
-
-# TensorFlow copies what it is fed unless it lies so.
-_ALIGNMENT = 64
 
 
 class DeltaFiles:
@@ -143,7 +140,7 @@ class DeltaFiles:
         except ManifestError as error:
             raise self._damaged(str(error)) from error
         parts = [self._content(key, self._entry(key)) for key in keys]
-        joined = _aligned(sum(len(part) for part in parts))
+        joined = aligned(sum(len(part) for part in parts))
         return np.concatenate(parts, out=joined) if parts else joined
 
     def _entry(self, name: str) -> BundleEntry:
@@ -172,7 +169,7 @@ class _OpenFile:
     def read(self, offset: int, size: int) -> Bytes:
         """Once from the file, later the same bytes again."""
         if not size:
-            return _aligned(0)
+            return aligned(0)
         piece = self._pieces.get(offset)
         if piece is None or len(piece) != size:
             piece = self._pieces[offset] = self._read(offset, size)
@@ -182,24 +179,16 @@ class _OpenFile:
         return digest_pieces(self._pieces[offset].data for offset in sorted(self._pieces))
 
     def _read(self, offset: int, size: int) -> Bytes:
-        piece, done = _aligned(size), 0
-        while done < size:
-            try:
-                count = os.preadv(self._descriptor, [piece[done:].data], offset + done)
-            except OSError as error:
-                raise unreadable(self.path, self._position, error) from error
-            if count == 0:
-                raise DamagedError(
-                    f"{self.path.name} of {self._position} became shorter while it was read",
-                    path=self.path,
-                    position=self._position,
-                    retryable=True,
-                )
-            done += count
+        piece = aligned(size)
+        try:
+            is_whole = read_into(self._descriptor, piece, offset)
+        except OSError as error:
+            raise unreadable(self.path, self._position, error) from error
+        if not is_whole:
+            raise DamagedError(
+                f"{self.path.name} of {self._position} became shorter while it was read",
+                path=self.path,
+                position=self._position,
+                retryable=True,
+            )
         return piece
-
-
-def _aligned(size: int) -> Bytes:
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size]

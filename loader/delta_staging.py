@@ -14,7 +14,7 @@ from loader.delta_files import DeltaFiles
 from loader.fed_update import FedUpdate
 from loader.lag import Stopwatch
 from loader.live_model import LiveModel
-from loader.sanity_gate import Accepted
+from loader.sanity_statistics import Accepted
 
 # Less is hashed in less time than another thread needs to begin.
 _BESIDE_BYTES = 4 * 1024 * 1024
@@ -32,7 +32,7 @@ class DeltaStaging:
     """Stages deltas that have passed every check. For one thread; digests of large deltas are compared in a second."""
 
     def __init__(self, checks: Checks) -> None:
-        self._checks = checks
+        self.checks = checks
         self._verifier = ThreadPoolExecutor(1, thread_name_prefix="hotdelta-verify")
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class DeltaStaging:
         """Raises ChainError and ApplyError; then something may be staged, which must not be applied."""
         schema = model.metadata.schema
         with watch.measure("verify"):
-            delta = self._checks.open_delta(run_dir, manifest, schema)
+            delta = self.checks.open_delta(run_dir, manifest, schema)
         with self._verifying(delta, watch):
             with watch.measure("stage"):
                 update = delta.update(schema)
@@ -50,7 +50,7 @@ class DeltaStaging:
             with watch.measure("preimage"):
                 preimage = model.preimage()
             with watch.measure("sanity"):
-                accepted = self._checks.values.check_delta(manifest, schema, update, preimage)
+                accepted = self.checks.values.check_delta(manifest, schema, update, preimage)
         return StagedDelta(preimage, accepted)
 
     @contextlib.contextmanager
@@ -61,10 +61,10 @@ class DeltaStaging:
         """
         if delta.manifest.serving_bytes < _BESIDE_BYTES:
             with watch.measure("verify"):
-                self._checks.digests(delta)
+                self.checks.digests(delta)
             yield
             return
-        verdict = self._verifier.submit(self._checks.digests, delta)
+        verdict = self._verifier.submit(self.checks.digests, delta)
         try:
             yield
         finally:

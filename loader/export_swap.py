@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from hotdelta.chain import Node
 from hotdelta.errors import ApplyError, HotdeltaError
@@ -13,8 +12,10 @@ from hotdelta.sanity_limits import SanitySettings
 from loader.catch_up import catch_up
 from loader.chain_view import ChainView
 from loader.checks import Checks
+from loader.delta_staging import DeltaStaging
+from loader.export_loading import ExportLoading
 from loader.export_metadata import ExportMetadata, read_metadata
-from loader.export_values import ExportQuarantine, find_bad_values
+from loader.export_values import ExportQuarantine
 from loader.export_watch import ExportVersion, ExportWatch
 from loader.lag import Stopwatch
 from loader.live_model import LiveModel
@@ -24,14 +25,12 @@ from loader.settings import LoaderSettings
 logger = logging.getLogger(__name__)
 
 _IS_LOADING = "it is being loaded"
-_Loaded = tuple[LiveModel, str]
 
 
 class ExportSwap:
     """Serves the highest version that can be served. Belongs to the updater thread.
 
-    Only the loading itself, which takes seconds, happens in a thread of its own while updates go on; nobody else
-    touches a model before it is loaded.
+    Only the loading itself, which takes seconds, happens in a thread of its own while updates go on.
     """
 
     def __init__(
@@ -49,15 +48,14 @@ class ExportSwap:
         self._settings = settings
         self._serving = serving
         self._chain = chain
-        self._checks = checks
+        self._sanity = checks.values
+        self._staging = DeltaStaging(checks)
         self._clock = clock
         self._wall_clock = wall_clock
-        self._look_again = look_again
         self._after_swap = after_swap
         self._exports = ExportWatch(settings.export_dir)
         self.quarantine = ExportQuarantine(chain.orders)
-        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hotdelta-export-loader")
-        self._loading: tuple[ExportVersion, Future[_Loaded]] | None = None
+        self._loading = ExportLoading(settings, chain.orders, look_again)
         self._version: ExportVersion | None = None
         self._waiting: str = ""
 
@@ -100,8 +98,8 @@ class ExportSwap:
         self._version = None
 
     def close(self) -> None:
-        self._drop_loading()
-        self._loader.shutdown(wait=True)
+        self._loading.close()
+        self._staging.close()
 
     def _why_not_yet(self, version: ExportVersion, served: Served | None) -> str:
         """A version may not take the model back, and needs a state to serve. Decided before anything is loaded."""
@@ -127,26 +125,28 @@ class ExportSwap:
         Unless it is swapped in, what is served does not change.
         """
         old = self._serving.current
+        self._sanity.forget_another_history(self._chain.newest)
         model = self._load_beside(version, is_urgent=old is None)
         if model is None:
             return _IS_LOADING
         if self.quarantine.reason(version):
             # What it holds is no state to go on from: only a full makes it one.
             model.node = None
-        origin = catch_up(model, self._chain, self._checks)
+        origin = catch_up(model, self._chain, self._staging, Stopwatch(self._clock))
         problem = self._why_not(model, version, old)
         if problem:
             has_lost_its_state = model.node is None and model.metadata.node is not None
             if old is not None or has_lost_its_state:
                 # Twice the memory is for a moment only; without one that serves there is nothing to double.
-                self._drop_loading()
+                self._loading.drop()
             return problem
         model.warm_up()
         served = _serve(model, version.number, origin, applied_at=self._wall_clock(), before=old)
         with self._serving.exclusive(Stopwatch(self._clock)):
             self._serving.publish(served)
         self._serving.announce()
-        self._loading, self._version, self._waiting = None, version, ""
+        self._loading.take()
+        self._version, self._waiting = version, ""
         if old is not None:
             old.model.close()
         self._after_swap()
@@ -173,48 +173,21 @@ class ExportSwap:
         return ""
 
     def _load_beside(self, version: ExportVersion, *, is_urgent: bool) -> LiveModel | None:
-        """The model, when it is loaded; waits for it only when it is urgent. It is kept until it is swapped in."""
-        if self._loading is None or self._loading[0] != version:
-            self._drop_loading()
-            event(logger, logging.INFO, "loading export", version=version.number, path=version.path)
-            self._loading = (version, self._loader.submit(self._load, version))
-            self._loading[1].add_done_callback(lambda _: self._look_again())
-        future = self._loading[1]
-        if not is_urgent and not future.done():
+        """The model, when it is loaded; waits for it only when it is urgent. Raises ApplyError, DamagedError."""
+        loaded = self._loading.load(version, is_known=version == self._version, is_urgent=is_urgent)
+        if loaded is None:
             return None
-        try:
-            model, complaint = future.result()
-        except BaseException:
-            self._loading = None
-            raise
-        if complaint and model.metadata.node is not None:
-            self.quarantine.add(version, model.metadata.node, complaint)
-        return model
-
-    def _load(self, version: ExportVersion) -> _Loaded:
-        """The model, and what is wrong with the values that it holds."""
-        metadata = read_metadata(version.path)
-        complaint = ""
-        is_known = version == self._version or metadata.node in self._chain.orders.released
-        if metadata.node is not None and not is_known:
-            complaint = find_bad_values(version.path, metadata, self._settings.sanity)
-        model = LiveModel.load(version.path, predict_threads=self._settings.predict_threads)
-        return model, complaint
-
-    def _drop_loading(self) -> None:
-        loading, self._loading = self._loading, None
-        if loading is not None and not loading[1].cancel():
-            loading[1].add_done_callback(_close_loaded)
+        node = loaded.model.metadata.node
+        if loaded.complaint and node is not None:
+            self.quarantine.add(version, node, loaded.complaint)
+        else:
+            self._sanity.statistics.note(loaded.figures)
+        return loaded.model
 
     def _say_waiting(self, version: ExportVersion, problem: str) -> None:
         if problem not in (_IS_LOADING, self._waiting):
             self._waiting = problem
             event(logger, logging.WARNING, "export has to wait", version=version.number, reason=problem)
-
-
-def _close_loaded(future: Future[_Loaded]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        future.result()[0].close()
 
 
 def _require_limits_fit(settings: SanitySettings, metadata: ExportMetadata) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from loader.bundle_rows import BundleRows
 from loader.export_metadata import ExportMetadata
 from loader.export_watch import ExportVersion
 from loader.orders import Orders
-from loader.sanity import judge_values
+from loader.sanity import Figures, judge_values
 from loader.sanity_figures import measure
 from loader.sanity_gate import measured_variables, whole_chunks
 from loader.status import Quarantined
@@ -30,18 +30,25 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
 
 
-def find_bad_values(path: Path, metadata: ExportMetadata, settings: SanitySettings) -> str:
-    """What is wrong with the values, or nothing. Statistics of updates say nothing here: absolute limits only.
-
-    Raises ApplyError when the variables cannot be found, DamagedError when they cannot be read.
-    """
+def measure_values(path: Path, metadata: ExportMetadata) -> dict[str, Figures]:
+    """Raises ApplyError when the variables cannot be found, DamagedError when they cannot be read."""
     prefix = path / "variables" / "variables"
     with BundleRows(prefix) as bundle:
-        for spec, tensor in _stored_variables(prefix, metadata):
-            limits = settings.limits_of(spec.key, is_table=spec.is_table)
-            complaint = judge_values(measure(whole_chunks(bundle, tensor, spec)), limits, None)
-            if complaint:
-                return f"{spec.key!r}: {complaint}"
+        return {
+            spec.key: measure(whole_chunks(bundle, tensor, spec))
+            for spec, tensor in _stored_variables(prefix, metadata)
+        }
+
+
+def find_bad_values(
+    figures: Mapping[str, Figures], metadata: ExportMetadata, settings: SanitySettings
+) -> str:
+    """What is wrong with the values, or nothing. Statistics of updates say nothing here: absolute limits only."""
+    for spec in measured_variables(metadata.schema):
+        limits = settings.limits_of(spec.key, is_table=spec.is_table)
+        complaint = judge_values(figures[spec.key], limits, None)
+        if complaint:
+            return f"{spec.key!r}: {complaint}"
     return ""
 
 

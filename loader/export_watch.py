@@ -60,7 +60,7 @@ def list_versions(export_dir: Path) -> list[ExportVersion]:
     """Directories with a plain number for a name, the highest first. A missing export directory has none."""
     try:
         with os.scandir(export_dir) as entries:
-            numbers = [entry.name for entry in entries if _is_number(entry.name) and entry.is_dir()]
+            numbers = [entry.name for entry in entries if _is_number(entry.name) and _is_directory(entry)]
     except OSError:
         return []
     return [
@@ -71,6 +71,14 @@ def list_versions(export_dir: Path) -> list[ExportVersion]:
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """One that cannot be looked at, as a link to itself, must not hide the others."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _stamps(path: Path) -> Stamps:

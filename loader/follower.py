@@ -1,54 +1,30 @@
-"""Takes the serving model from state to state: verify, stage, keep the pre-image, apply behind the gate, publish."""
+"""Takes the serving model along a plan: look ahead, take step after step, report what cannot be used."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
-from hotdelta import signatures as contract
-from hotdelta.chain import (
-    ApplyDelta,
-    Kind,
-    Manifest,
-    Node,
-    RestoreFull,
-    Schema,
-    Step,
-    UndoTo,
-    decode_identity,
-)
+from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
 from hotdelta.errors import ApplyError, ChainError, DamagedError
 from hotdelta.logs import event
-from loader.bundle_rows import BundleRows
+from loader.applier import Applier, FollowLimits
 from loader.chain_view import ChainView
 from loader.checks import Checks
 from loader.commit_files import VerifiedFiles
 from loader.delta_staging import DeltaStaging
-from loader.fed_update import FedUpdate
-from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
-from loader.lag import Stopwatch, lag_of
-from loader.served import Origin, Served, Serving, Version
-from loader.undo_history import UndoEntry, UndoHistory
+from loader.lag import Stopwatch
+from loader.served import Served, Serving
+from loader.undo_history import UndoHistory
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FollowLimits:
-    """Memory that an update may take: for pre-images, for the rows of a full that differ, for one slice of a full."""
-
-    undo_bytes: int
-    full_diff_bytes: int
-    slice_bytes: int
-
-
 class Follower:
-    """The only one that changes a serving model. Belongs to the updater thread.
+    """Takes one step after the other, each of them atomic. Belongs to the updater thread.
 
-    Each step is one atomic change: a prediction sees the state before it or the one after it. A step that fails
-    leaves the state before it, bit for bit.
+    A step that fails leaves the state before it, and is reported to the chain view.
     """
 
     def __init__(
@@ -61,14 +37,16 @@ class Follower:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        self._serving = serving
         self._chain = chain
-        self._limits = limits
         self._checks = checks or Checks()
         self._clock = clock
-        self._wall_clock = wall_clock
         self._staging = DeltaStaging(self._checks)
-        self.history = UndoHistory(limits.undo_bytes)
+        self._applier = Applier(serving, chain, limits, staging=self._staging, wall_clock=wall_clock)
+
+    @property
+    def history(self) -> UndoHistory:
+        """What can be undone from memory."""
+        return self._applier.history
 
     def follow(self, steps: Iterable[Step], on_update: Callable[[Served], bool]) -> bool:
         """Take the steps of a plan; `on_update` gets each new state, and says whether to go on.
@@ -103,11 +81,12 @@ class Follower:
         self, manifest: Manifest, fulls: dict[Node, VerifiedFiles], opened: contextlib.ExitStack
     ) -> bool:
         """Whether a step can be taken as far as its files go. A verified full is kept, deltas are read again."""
+        run_dir, schema = self._chain.run_dir, self._applier.schema
         try:
             if manifest.kind is Kind.DELTA:
-                self._checks.digests(self._checks.open_delta(self._chain.run_dir, manifest, self._schema))
+                self._checks.digests(self._checks.open_delta(run_dir, manifest, schema))
             else:
-                files = fulls[manifest.node] = self._open_full(manifest)
+                files = fulls[manifest.node] = self._checks.open_full(run_dir, manifest, schema)
                 opened.callback(files.close)
         except DamagedError as error:
             self._chain.report_broken(manifest, error)
@@ -121,168 +100,35 @@ class Follower:
         manifest = step.manifest
         try:
             served = (
-                self._apply_delta(manifest, watch)
+                self._applier.apply_delta(manifest, watch)
                 if isinstance(step, ApplyDelta)
-                else self._apply_full(manifest, fulls, watch)
+                else self._apply_full(manifest, fulls.get(manifest.node), watch)
             )
         except (ChainError, ApplyError) as error:
             self._chain.report_broken(manifest, error)
-            self._discard_staged()
+            self._applier.discard_staged()
             return None
         self._chain.report_used(manifest)
         return served
 
     def _try_undo(self, node: Node, watch: Stopwatch) -> Served | None:
         try:
-            return self.undo_to(node, watch)
+            return self._applier.undo_to(node, watch)
         except ApplyError as error:
             # Without a history the next plan leads through a full.
             event(logger, logging.ERROR, "updates cannot be undone", position=node, reason=error)
             self.history.clear()
             return None
 
-    def _open_full(self, manifest: Manifest) -> VerifiedFiles:
-        return self._checks.open_full(self._chain.run_dir, manifest, self._schema)
-
-    def _apply_delta(self, manifest: Manifest, watch: Stopwatch) -> Served:
-        staged = self._staging.stage(self._live.model, self._chain.run_dir, manifest, watch)
-        served = self._apply_staged(manifest, staged.preimage, watch)
-        self._checks.values.accept(staged.accepted)
-        return served
-
-    def _apply_full(
-        self, manifest: Manifest, fulls: Mapping[Node, VerifiedFiles], watch: Stopwatch
-    ) -> Served:
-        known = fulls.get(manifest.node)
+    def _apply_full(self, manifest: Manifest, known: VerifiedFiles | None, watch: Stopwatch) -> Served:
+        """`known` when it was verified before the first step."""
         if known is not None:
-            return self._apply_verified_full(known, watch)
+            return self._applier.apply_full(known, watch)
         with watch.measure("verify"):
-            files = self._open_full(manifest)
+            files = self._checks.open_full(self._chain.run_dir, manifest, self._applier.schema)
         with contextlib.closing(files):
-            return self._apply_verified_full(files, watch)
-
-    def _apply_verified_full(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
-        manifest, model = files.manifest, self._live.model
-        with watch.measure("sanity"):
-            accepted = self._checks.values.check_full(files, model.metadata.schema)
-        with BundleRows(files.prefix) as bundle:
-            full = FullReader(files, bundle)
-            slice_bytes = self._limits.slice_bytes
-            with watch.measure("stage"):
-                difference = compare_full(
-                    model, full, max_bytes=self._limits.full_diff_bytes, slice_bytes=slice_bytes
-                )
-                files.require_unchanged()
-                if difference.rows is not None:
-                    model.stage_rows(staged_difference(model, full, difference))
-            self._checks.values.accept(accepted)
-            if difference.rows is not None:
-                with watch.measure("preimage"):
-                    preimage = model.preimage()
-                return self._apply_staged(manifest, preimage, watch, rows=difference.num_rows)
-            served = self._served(manifest)
-            with self._serving.exclusive(watch):
-                served.applied_at = self._wall_clock()
-                try:
-                    write_in_slices(model, full, difference, slice_bytes=slice_bytes)
-                    files.require_unchanged()
-                except BaseException:
-                    # Neither the old state nor the new one: nobody may see it. The updater loads the export again.
-                    self._serving.publish(None)
-                    raise
-                self._serving.publish(served)
-        self.history.clear()
-        return self._finish(served, manifest, watch, rows=difference.num_rows)
-
-    def _apply_staged(
-        self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int | None = None
-    ) -> Served:
-        before = self._live
-        model = before.model
-        _require_staged(preimage, manifest.node)
-        served = self._served(manifest)
-        with self._serving.exclusive(watch):
-            # Nothing that may fail comes between the change and its name.
-            served.applied_at = self._wall_clock()
-            try:
-                model.apply()
-            except BaseException:
-                # Refused before the first write, or else nobody can say what the model holds now.
-                if not model.holds(before.node):
-                    self._serving.publish(None)
-                raise
-            self._serving.publish(served)
-        self.history.push(UndoEntry(before.node, before.version.step, before.origin, preimage))
-        return self._finish(served, manifest, watch, rows=rows)
-
-    def _discard_staged(self) -> None:
-        """What failed must not stay in memory; that it cannot be discarded changes nothing."""
-        served = self._serving.current
-        if served is not None:
-            with contextlib.suppress(ApplyError):
-                served.model.discard()
-
-    def undo_to(self, node: Node, watch: Stopwatch) -> Served:
-        """Go back to a state of the undo history, in one change. Raises LookupError (not there), ApplyError."""
-        entries = self.history.back_to(node)
-        before, model = self._live, self._live.model
-        with watch.measure("stage"):
-            model.stage_rows(entries[0].preimage)
-        version = Version(node.position, entries[-1].step, before.version.export_version)
-        served = Served(model, node, version, entries[-1].origin, self._wall_clock(), before.lag_now())
-        with self._serving.exclusive(watch):
-            try:
-                model.apply()
-                for entry in entries[1:]:
-                    model.stage_rows(entry.preimage)
-                    model.apply()
-            except BaseException:
-                self._serving.publish(None)
-                raise
-            self._serving.publish(served)
-        self.history.drop(entries)
-        self._serving.announce()
-        event(logger, logging.INFO, "updates undone", position=node, updates=len(entries), **watch.stages)
-        return served
-
-    @property
-    def _live(self) -> Served:
-        served = self._serving.current
-        if served is None:
-            raise ApplyError("no model is served")
-        return served
-
-    @property
-    def _schema(self) -> Schema:
-        return self._live.model.metadata.schema
-
-    def _served(self, manifest: Manifest) -> Served:
-        """The state after an apply that is about to happen."""
-        before = self._live
-        version = Version(manifest.position, manifest.step, before.version.export_version)
-        origin: Origin = self._chain.origin_after(manifest, before.origin)
-        return Served(before.model, manifest.node, version, origin, applied_at=0.0)
-
-    def _finish(self, served: Served, manifest: Manifest, watch: Stopwatch, *, rows: int | None) -> Served:
-        self._serving.announce()
-        served.applied_at += watch.stages["apply"] / 1000
-        served.lag = lag_of(
-            self._chain.run_dir,
-            manifest,
-            watch,
-            seen_at=self._chain.seen_at(manifest.node),
-            applied_at=served.applied_at,
-            rows=rows,
-        )
-        return served
+            return self._applier.apply_full(files, watch)
 
 
 def _manifests(steps: Iterable[Step]) -> list[Manifest]:
     return [step.manifest for step in steps if isinstance(step, ApplyDelta | RestoreFull)]
-
-
-def _require_staged(preimage: FedUpdate, node: Node) -> None:
-    """The bundle itself says which state it is; it must be the one that its manifest says."""
-    staged = decode_identity([int(value) for value in preimage[contract.IDENTITY_VALUE]])[1]
-    if staged != node:
-        raise ApplyError(f"the files of {node} say that they are {staged}", hint="wait for the next full")

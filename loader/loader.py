@@ -10,14 +10,16 @@ from typing import Any
 import numpy.typing as npt
 
 from hotdelta.chain import Node, Position, Scanner, SigningKey, names
+from loader.applier import FollowLimits
 from loader.broken_links import BrokenLinks
 from loader.chain_view import ChainView
 from loader.checks import Checks
 from loader.commands import CommandQueue
 from loader.commit_files import verify_files
 from loader.export_swap import ExportSwap
-from loader.follower import Follower, FollowLimits
+from loader.follower import Follower
 from loader.gate import Gate
+from loader.kept_statistics import KeptStatistics, read_statistics
 from loader.lag_report import LagReport
 from loader.operator_desk import OperatorDesk
 from loader.order_book import OrderBook
@@ -81,7 +83,12 @@ class Loader:
         self._copies = PrivateCopies() if key else None
         checks = checks or Checks(
             files=self._copies.verify_files if self._copies else verify_files,
-            values=SanityGate(settings.sanity),
+            values=SanityGate(settings.sanity, read_statistics(settings.state_dir)),
+        )
+        self._statistics = (
+            KeptStatistics(settings.state_dir, checks.values.statistics, clock=clocks.monotonic)
+            if settings.state_dir
+            else None
         )
         limits = FollowLimits(settings.undo_bytes, settings.full_diff_bytes, settings.slice_bytes)
         follower = Follower(
@@ -124,6 +131,7 @@ class Loader:
             report=LagReport(clocks.wall),
             clock=clocks.monotonic,
             poll_seconds=settings.poll_seconds,
+            between_looks=self._statistics.keep if self._statistics else _nothing,
         )
 
     def start(self) -> None:
@@ -132,6 +140,8 @@ class Loader:
     def stop(self) -> None:
         """Stop following, then answering; returns when the threads have ended and the model is freed."""
         self._updater.stop()
+        if self._statistics is not None:
+            self._statistics.close()
         self._serving.close()
         if self._copies is not None:
             self._copies.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from hotdelta.chain import Node, Position
 from hotdelta.errors import ApplyError, HotdeltaError, NotReadyError, RequestError
@@ -106,14 +107,16 @@ class OperatorDesk:
         return served.node if served else None
 
     def _go_to(self, position: Position, *, undone: frozenset[Node]) -> None:
-        orders, before = self._chain.orders, (self._chain.orders.pin, self._chain.orders.bad)
-        orders.pin, orders.bad = position, undone
+        orders = self._chain.orders
+        before = replace(orders)
+        orders.hold(position, bad=undone)
         try:
             self._reach(position)
         except HotdeltaError:
             served = self._serving.current
             if served is not None and served.node.position != position:
-                orders.pin, orders.bad = before
+                orders.pin, orders.bad = before.pin, before.bad
+                orders.is_pin_a_setting = before.is_pin_a_setting
             raise
         finally:
             self._book.keep()

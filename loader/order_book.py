@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import Disk, Node, Position, names
-from hotdelta.chain.disk import write_durably
+from hotdelta.chain import Disk, Node, Position
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
 from loader.orders import Orders
 from loader.settings import LoaderSettings
+from loader.state_file import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,11 @@ ORDERS_FILE = "orders.json"
 
 
 class OrderBook:
-    """The orders that hold now, and those that a restart would begin with. Belongs to the updater thread."""
+    """The orders that hold now, and those that a restart would begin with. Belongs to the updater thread.
+
+    A pin in the settings is no order: it takes the place of a kept pin in every process that is started with it, until
+    an order is given there, and is not kept. A process that is started without it knows only what was ordered.
+    """
 
     def __init__(self, settings: LoaderSettings, *, disk: Disk | None = None) -> None:
         """Raises ConfigurationError when kept orders cannot be read, or could not be kept, or contradict `pin`."""
@@ -51,10 +55,11 @@ class OrderBook:
 
     def keep(self) -> None:
         """Make the present orders durable. They hold even when that fails, which is logged and shows in `is_kept`."""
-        if self._path is None or self.orders == self._kept:
+        ordered = self._ordered()
+        if self._path is None or ordered == self._kept:
             return
         try:
-            self._write(self._path, self.orders)
+            replace_file(self._disk, self._path, _encode(ordered))
         except OSError as error:
             event(
                 logger,
@@ -64,10 +69,16 @@ class OrderBook:
                 reason=error.strerror,
             )
             return
-        self._kept = replace(self.orders)
+        self._kept = ordered
+
+    def _ordered(self) -> Orders:
+        pin = self._kept.pin if self.orders.is_pin_a_setting else self.orders.pin
+        return replace(self.orders, pin=pin, is_pin_a_setting=False)
 
     def _at_restart(self) -> Orders:
-        return replace(self._kept, pin=self._pin or self._kept.pin)
+        if self._pin is None:
+            return replace(self._kept)
+        return replace(self._kept, pin=self._pin, is_pin_a_setting=True)
 
     def _open(self, path: Path) -> Orders:
         try:
@@ -85,16 +96,10 @@ class OrderBook:
     def _begin(self, path: Path) -> Orders:
         """Written at once: a directory that cannot hold orders should be heard of before the first emergency."""
         try:
-            self._write(path, Orders())
+            replace_file(self._disk, path, _encode(Orders()))
         except OSError as error:
             raise _unusable(path, error.strerror) from error
         return Orders()
-
-    def _write(self, path: Path, orders: Orders) -> None:
-        temporary = path.with_name(f"{names.TEMPORARY_PREFIX}{path.name}")
-        write_durably(self._disk, temporary, _encode(orders))
-        self._disk.rename(temporary, path)
-        self._disk.sync_directory(path.parent)
 
 
 def _require_apart(directory: Path, settings: LoaderSettings) -> None:

@@ -17,10 +17,15 @@ class Orders:
     pin: Position | None = None
     bad: frozenset[Node] = field(default_factory=frozenset)
     released: frozenset[Node] = field(default_factory=frozenset)
+    is_pin_a_setting: bool = field(default=False, compare=False)
+    """Whether the pin is the one that the server was started with, and nobody has ordered another."""
 
     def is_barred(self, node: Node) -> bool:
         """Whether this state must not be served."""
         return node in self.bad or (self.pin is not None and node.position != self.pin)
 
+    def hold(self, position: Position, *, bad: frozenset[Node]) -> None:
+        self.pin, self.bad, self.is_pin_a_setting = position, bad, False
+
     def resume(self) -> None:
-        self.pin, self.bad = None, frozenset()
+        self.pin, self.bad, self.is_pin_a_setting = None, frozenset(), False

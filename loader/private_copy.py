@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -14,6 +16,7 @@ from hotdelta.errors import DamagedError
 from loader.commit_files import SERVING_ROLES, VerifiedFiles, stamp_files
 
 _CHUNK_BYTES = 2**20
+_PREFIX = "hotdelta-verified-"
 
 
 class PrivateCopies:
@@ -23,13 +26,17 @@ class PrivateCopies:
     """
 
     def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="hotdelta-verified-"))
+        _remove_abandoned()
+        self._root = _OwnDirectory()
 
     def verify_files(self, run_dir: Path, manifest: Manifest) -> VerifiedFiles:
         """Raises DamagedError."""
-        copy = Path(tempfile.mkdtemp(dir=self._root))
-        target = directory_of(copy, manifest.kind)
-        target.mkdir(parents=True, exist_ok=True)
+        try:
+            copy = Path(tempfile.mkdtemp(dir=self._root.path()))
+            target = directory_of(copy, manifest.kind)
+            target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_copied(run_dir / manifest.prefix, manifest, error) from error
         served = tuple(file for file in manifest.files if file.role in SERVING_ROLES)
         try:
             for file in served:
@@ -41,7 +48,53 @@ class PrivateCopies:
         return VerifiedFiles(copy, manifest, stamp_files(copy, manifest), copy)
 
     def close(self) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
+        self._root.remove()
+
+
+class _OwnDirectory:
+    """A temporary directory with a lock on it, which ends with the process: it tells a used one from an abandoned one.
+
+    (The cleaners of /tmp leave a directory with a lock alone, too.)
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._lock = -1
+
+    def path(self) -> Path:
+        """Made when it is needed, and again when somebody removed it. Raises OSError."""
+        if self._path is None or not self._path.is_dir():
+            self.remove()
+            made = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._path, self._lock = made, _lock(made)
+        return self._path
+
+    def remove(self) -> None:
+        path, self._path = self._path, None
+        if path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(self._lock)
+
+
+def _remove_abandoned() -> None:
+    """What a server that was killed has left would else stay for ever, and a full is large."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if path.lstat().st_uid == os.geteuid():
+                lock = _lock(path)
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock(directory: Path) -> int:
+    """Raises OSError when somebody else has it, or when it is no directory."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _copy(source: Path, target: Path, file: FileRecord, manifest: Manifest) -> None:
@@ -52,10 +105,14 @@ def _copy(source: Path, target: Path, file: FileRecord, manifest: Manifest) -> N
                 writer.write(chunk)
                 left -= len(chunk)
     except OSError as error:
-        raise DamagedError(
-            f"{source.name} of {manifest.position} cannot be copied: {error.strerror}",
-            path=source,
-            position=str(manifest.position),
-            retryable=True,
-            hint="it may still be arriving; if not, a later full steps over it",
-        ) from error
+        raise _not_copied(source, manifest, error) from error
+
+
+def _not_copied(source: Path, manifest: Manifest, error: OSError) -> DamagedError:
+    return DamagedError(
+        f"{source.name} of {manifest.position} cannot be copied: {error.strerror}",
+        path=source,
+        position=str(manifest.position),
+        retryable=True,
+        hint="it may still be arriving; if not, a later full steps over it",
+    )

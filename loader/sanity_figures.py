@@ -46,7 +46,7 @@ def rows_per_chunk(row_shape: tuple[int, ...]) -> int:
 
 def _as_rows(array: Array) -> Array:
     """Two axes, in a dtype whose squares do not overflow where the values do not."""
-    rows = array.reshape(len(array), -1) if array.ndim > 1 else array.reshape(1, -1)
+    rows = array.reshape(len(array), -1)
     return rows if rows.dtype.itemsize >= 4 else rows.astype(np.float32)
 
 

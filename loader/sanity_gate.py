@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from hotdelta.chain import Manifest, Node, Schema, VariableSpec, names
+from hotdelta.chain import Manifest, Node, Position, Schema, VariableSpec, names
 from hotdelta.errors import SanityError
+from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
 from loader.bundle_rows import Array, BundleRows
 from loader.commit_files import VerifiedFiles
 from loader.fed_update import FedUpdate
 from loader.feeds import numpy_dtype
-from loader.sanity import Figures, judge_shares, judge_values
+from loader.sanity import Figures, Usual, judge_shares, judge_values
 from loader.sanity_figures import chunked, has_figures, measure, rows_per_chunk
-from loader.sanity_statistics import SanityStatistics
+from loader.sanity_statistics import Accepted, KnownUpdates, SanityStatistics
 
-Accepted = Mapping[str, Figures]
+logger = logging.getLogger(__name__)
 
 
 class SanityGate:
@@ -28,9 +30,10 @@ class SanityGate:
     What an operator released passes unseen. One thread at a time.
     """
 
-    def __init__(self, settings: SanitySettings | None = None) -> None:
+    def __init__(self, settings: SanitySettings | None = None, known: KnownUpdates | None = None) -> None:
+        """`known` are the statistics of an earlier process."""
         self._settings = settings or SanitySettings()
-        self._statistics = SanityStatistics(min_updates=self._settings.min_updates)
+        self.statistics = SanityStatistics(known, min_updates=self._settings.min_updates)
         self._released: set[Node] = set()
 
     def release(self, node: Node) -> None:
@@ -42,41 +45,55 @@ class SanityGate:
         """`before` is the pre-image of the update. Raises SanityError."""
         if manifest.node not in self._released:
             self._check_shares(manifest, schema)
-        accepted = {}
-        for spec in measured_variables(schema):
+        accepted: dict[str, Figures] = {}
+        for spec in schema.variables:
             name = spec.key + (names.ROWS_SUFFIX if spec.is_table else names.VALUE_SUFFIX)
-            if len(update[name]):
-                figures = measure(chunked(update[name], before[name]))
-                share = len(update[name]) / max(1, spec.shape[0]) if spec.is_table else 0.0
+            rows = update[name]
+            if len(rows):
+                figures = measure(chunked(rows, before[name])) if has_figures(rows.dtype) else Figures()
+                share = len(rows) / max(1, spec.shape[0]) if spec.is_table else 0.0
                 accepted[spec.key] = self._judge(manifest, spec, replace(figures, touched_share=share))
-        return accepted
+        return Accepted(manifest.position, accepted)
 
     def check_full(self, files: VerifiedFiles, schema: Schema) -> Accepted:
         """A full may differ from the live state by any number of updates, so its changes are not looked at."""
+        manifest = files.manifest
         with BundleRows(files.prefix) as bundle:
-            return {
-                spec.key: self._judge(files.manifest, spec, measure(whole_chunks(bundle, spec.key, spec)))
+            accepted = {
+                spec.key: self._judge(manifest, spec, measure(whole_chunks(bundle, spec.key, spec)))
                 for spec in measured_variables(schema)
             }
+        return Accepted(manifest.position, accepted)
+
+    def forget_another_history(self, newest: Position | None) -> None:
+        """Positions only grow: when the newest is older than what was accepted, that was something else."""
+        until = self.statistics.until
+        if until is not None and newest is not None and newest < until:
+            event(logger, logging.WARNING, "statistics are of another history", until=until, newest=newest)
+            self.statistics.forget()
 
     def accept(self, accepted: Accepted) -> None:
         """The update was applied: later ones are compared with it."""
-        self._statistics.add(accepted)
+        self.statistics.add(accepted)
 
     def _check_shares(self, manifest: Manifest, schema: Schema) -> None:
         for spec in schema.tables:
             record = manifest.tables.get(spec.key)
             limits = self._settings.limits_of(spec.key, is_table=True)
-            complaint = judge_shares(record, limits, self._statistics.usual(spec.key)) if record else ""
+            complaint = judge_shares(record, limits, self._usual(manifest, spec)) if record else ""
             if complaint:
                 raise _insane(manifest, spec, complaint)
 
     def _judge(self, manifest: Manifest, spec: VariableSpec, figures: Figures) -> Figures:
         limits = self._settings.limits_of(spec.key, is_table=spec.is_table)
-        complaint = judge_values(figures, limits, self._statistics.usual(spec.key))
+        complaint = judge_values(figures, limits, self._usual(manifest, spec))
         if complaint and manifest.node not in self._released:
             raise _insane(manifest, spec, complaint)
         return figures
+
+    def _usual(self, manifest: Manifest, spec: VariableSpec) -> Usual | None:
+        is_new = self.statistics.is_new(manifest.position)
+        return self.statistics.usual(spec.key) if is_new else None
 
 
 def measured_variables(schema: Schema) -> list[VariableSpec]:

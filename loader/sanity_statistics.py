@@ -1,32 +1,101 @@
-"""What recent accepted updates looked like, so that the next one can be compared with them."""
+"""What the updates that were accepted looked like, so that the next one can be compared with them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from hotdelta.chain import Position
 from hotdelta.sanity_limits import WINDOW_UPDATES
 from loader.sanity import Figures, Usual
 
 
-class SanityStatistics:
-    """The figures of the last updates of each variable. One thread at a time."""
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The figures of each variable of an update, and the position that it leads to."""
 
-    def __init__(self, *, min_updates: int) -> None:
+    position: Position
+    figures: Mapping[str, Figures]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What so many recent updates of one variable had in common."""
+
+    updates: int
+    usual: Usual
+
+
+_NOTHING = Summary(0, Usual(0.0, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class KnownUpdates:
+    """Statistics as they survive a restart: of every variable, up to a position."""
+
+    until: Position | None = None
+    variables: Mapping[str, Summary] = field(default_factory=dict)
+
+
+class SanityStatistics:
+    """The largest norm that each variable ever had here, and what else its recent updates had. One thread at a time.
+
+    Norms are not forgotten: the row of a rare item is as large as it was when it was last updated, and a full holds
+    every row. Positions only grow, so what is not newer than all that was accepted was accepted before, or is part of
+    it: it says nothing new, and is not judged by what came after it.
+    """
+
+    def __init__(self, known: KnownUpdates | None = None, *, min_updates: int) -> None:
+        known = known or KnownUpdates()
         self._min_updates = min_updates
+        self._until = known.until
+        self._before = dict(known.variables)
+        self._norms = {key: summary.usual.max_norm for key, summary in known.variables.items()}
         self._recent: dict[str, deque[Figures]] = {}
+
+    @property
+    def until(self) -> Position | None:
+        """The newest position that was accepted."""
+        return self._until
+
+    def is_new(self, position: Position) -> bool:
+        return self._until is None or position > self._until
 
     def usual(self, key: str) -> Usual | None:
         """None while too little is known."""
-        recent = self._recent.get(key, ())
-        if not recent or len(recent) < self._min_updates:
-            return None
-        return Usual(
-            max(item.max_norm for item in recent),
-            max(item.max_change for item in recent),
-            max(item.touched_share for item in recent),
-        )
+        summary = self._summarize(key)
+        return summary.usual if summary.updates >= self._min_updates else None
 
-    def add(self, accepted: Mapping[str, Figures]) -> None:
-        for key, figures in accepted.items():
+    def note(self, figures: Mapping[str, Figures]) -> None:
+        """These values are served, but are no update: only their norms say something."""
+        for key, item in figures.items():
+            self._norms[key] = max(self._norms.get(key, 0.0), item.max_norm)
+
+    def add(self, accepted: Accepted) -> None:
+        if not self.is_new(accepted.position):
+            return
+        self._until = accepted.position
+        self.note(accepted.figures)
+        for key, figures in accepted.figures.items():
             self._recent.setdefault(key, deque(maxlen=WINDOW_UPDATES)).append(figures)
+
+    def known(self) -> KnownUpdates:
+        """What to begin with after a restart."""
+        return KnownUpdates(self._until, {key: self._summarize(key) for key in self._norms})
+
+    def forget(self) -> None:
+        self._until = None
+        for known in (self._before, self._norms, self._recent):
+            known.clear()
+
+    def _summarize(self, key: str) -> Summary:
+        recent = self._recent.get(key, ())
+        before = self._before.get(key, _NOTHING) if len(recent) < WINDOW_UPDATES else _NOTHING
+        seen: list[Figures | Usual] = [before.usual, *recent]
+        usual = Usual(
+            self._norms.get(key, 0.0),
+            max(item.max_change for item in seen),
+            max(item.touched_share for item in seen),
+        )
+        return Summary(min(WINDOW_UPDATES, before.updates + len(recent)), usual)

@@ -46,7 +46,7 @@ class LoaderSettings:
     pin: Position | None = None
     """Serve exactly this position until resumed."""
     state_dir: Path | None = None
-    """Keeps orders (rollback, pin, release) over a restart; without it a restarted loader knows none but `pin`."""
+    """Keeps orders (rollback, pin, release) and statistics of updates over a restart; without it both are forgotten."""
     signing_key_file: Path | None = None
     """With a key only manifests that are signed with it are used, and files are read from private copies."""
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from hotdelta.chain import Position
 from hotdelta.errors import ApplyError, HotdeltaError
 from hotdelta.logs import event
 from loader.chain_view import ChainView
@@ -16,8 +14,9 @@ from loader.commands import CommandQueue
 from loader.export_swap import ExportSwap
 from loader.follower import Follower
 from loader.lag_report import LagReport
+from loader.observation import Observation, Observed
 from loader.served import Served, Serving
-from loader.status import Condition, Quarantined, RefusedManifest, State
+from loader.status import Condition, State
 from loader.wake import Look, Wake
 from loader.watch import Watch
 
@@ -27,25 +26,8 @@ Result = TypeVar("Result")
 
 RETRY_SECONDS = 0.25
 STOP_SECONDS = 60.0
-MAX_REFUSED = 20
 _ALL_IS_WELL = Condition(State.FOLLOWING)
 _EXPORT_INCREMENTAL = "export with --save-incr-model to serve them"
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What the last look found, for the status."""
-
-    condition: Condition
-    newest: Position | None = None
-    pending_since: float | None = None
-    undo_depth: int = 0
-    undo_bytes: int = 0
-    updates: int = 0
-    pinned: Position | None = None
-    commits_behind: int = 0
-    quarantined: tuple[Quarantined, ...] = ()
-    refused: tuple[RefusedManifest, ...] = ()
 
 
 class Updater:
@@ -64,6 +46,7 @@ class Updater:
         report: LagReport,
         clock: Callable[[], float],
         poll_seconds: float,
+        between_looks: Callable[[], None],
     ) -> None:
         self._serving = serving
         self._chain = chain
@@ -75,12 +58,16 @@ class Updater:
         self._report = report
         self._clock = clock
         self._poll_seconds = poll_seconds
+        self._between_looks = between_looks
         self._next_poll = 0.0
-        self._said: set[str] = set()
+        self._told_of_deltas: int | None = None
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotdelta-updater", daemon=True)
-        starting = Condition(State.WAITING, "the loader is starting")
-        self.observed = Observed(starting, pinned=chain.orders.pin)
+        self._observation = Observation(serving=serving, chain=chain, history=follower.history, report=report)
+
+    @property
+    def observed(self) -> Observed:
+        return self._observation.observed
 
     @property
     def is_alive(self) -> bool:
@@ -115,7 +102,7 @@ class Updater:
             result = call()
             served = self._serving.current
             if served is not None:
-                self._observe(self._at_rest(served, None))
+                self._observation.observe(self._at_rest(served, None))
             return result
 
         return self._commands.ask(carry_out)
@@ -131,13 +118,14 @@ class Updater:
         try:
             self._obey()
             condition = self._look(look)
+            self._between_looks()
         except HotdeltaError as error:
             condition = Condition(State.DEGRADED, str(error))
         except Exception as error:
             # The edge of the loop: whatever it is, what is served goes on serving.
             logger.exception("unexpected failure of the updater")
             condition = Condition(State.DEGRADED, f"unexpected failure: {error!r}")
-        self._observe(condition)
+        self._observation.observe(condition)
 
     def _obey(self) -> None:
         """What was asked for comes before what is new."""
@@ -178,8 +166,7 @@ class Updater:
         # Watch before looking: what is committed in between wakes us again.
         self._watch.refresh()
         self._chain.look()
-        for refused in self._chain.refused:
-            self._say_once("manifest cannot be used", path=refused.path, reason=refused.reason)
+        self._observation.tell_refused()
         before = self._serving.current
         why_none = self._exports.consider()
         served = self._serving.current
@@ -213,13 +200,10 @@ class Updater:
             if waiting:
                 return Condition(State.FOLLOWING, f"a newer full is on its way: {waiting}")
             served = self._serving.current or served
-        late = self._chain.deltas_after(served.node)
-        if late:
-            number = served.version.export_version
-            self._say_once("this export cannot take deltas", version=number, hint=_EXPORT_INCREMENTAL)
-            reason = (
-                f"this export takes fulls only, so {late} newer deltas are not applied; {_EXPORT_INCREMENTAL}"
-            )
+        if self._chain.deltas_after(served.node):
+            self._tell_of_deltas(served.version.export_version)
+            # Without their number, which is in the status: each of them would be a line in the log.
+            reason = f"this export takes fulls only, so newer deltas are not applied; {_EXPORT_INCREMENTAL}"
             return Condition(State.FOLLOWING, reason)
         return self._at_rest(served, found.problem)
 
@@ -227,8 +211,7 @@ class Updater:
         """How it stands when every step that could be taken was taken."""
         pin = self._chain.orders.pin
         if pin is not None:
-            newer = self._chain.commits_after(served.node)
-            reason = f"pinned at {pin} by an operator; {newer} newer commits wait for a resume"
+            reason = f"pinned at {pin} by an operator; newer commits wait for a resume"
             return Condition(State.PINNED, f"{reason}; {problem}" if problem else reason)
         # What is wrong with a state says more than that the newest one needs it.
         reason = self._chain.unusable_after(served.node) or str(problem or "")
@@ -249,41 +232,11 @@ class Updater:
     def _on_update(self, served: Served) -> bool:
         """Called between two steps, of which there may be thousands: cheap, and the place to stop."""
         self._report.add(served)
-        self.observed = replace(
-            self.observed,
-            condition=Condition(State.FOLLOWING),
-            undo_depth=len(self._follower.history),
-            undo_bytes=self._follower.history.bytes,
-            updates=self._report.updates,
-            pinned=self._chain.orders.pin,
-            quarantined=self._chain.quarantined,
-        )
+        self._observation.observe_update()
         return not self._is_stopping.is_set() and not self._commands.is_waiting
 
-    def _observe(self, condition: Condition) -> None:
-        previous, served = self.observed, self._serving.current
-        behind = self._chain.first_after(served.node) if served else None
-        self.observed = Observed(
-            condition,
-            newest=self._chain.newest,
-            pending_since=behind.created_at if behind else None,
-            undo_depth=len(self._follower.history),
-            undo_bytes=self._follower.history.bytes,
-            updates=self._report.updates,
-            pinned=self._chain.orders.pin,
-            commits_behind=self._chain.commits_after(served.node) if served else 0,
-            quarantined=self._chain.quarantined,
-            refused=tuple(
-                RefusedManifest(item.path.name, item.reason) for item in self._chain.refused[:MAX_REFUSED]
-            ),
-        )
-        self._serving.explain(condition.reason)
-        if condition != previous.condition:
-            level = logging.WARNING if condition.state is State.DEGRADED else logging.INFO
-            event(logger, level, f"loader is {condition.state}", reason=condition.reason or "none")
-
-    def _say_once(self, phrase: str, **fields: object) -> None:
-        said = f"{phrase} {fields}"
-        if said not in self._said:
-            self._said.add(said)
-            event(logger, logging.WARNING, phrase, **fields)
+    def _tell_of_deltas(self, export_version: int) -> None:
+        if export_version != self._told_of_deltas:
+            self._told_of_deltas = export_version
+            phrase = "this export cannot take deltas"
+            event(logger, logging.WARNING, phrase, version=export_version, hint=_EXPORT_INCREMENTAL)

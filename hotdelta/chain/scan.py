@@ -154,7 +154,9 @@ def _version(path: Path) -> _Version | None:
 
 
 def is_manifest_name(name: str) -> bool:
-    return name.startswith((names.FULL_STEM, names.DELTA_STEM)) and name.endswith(names.MANIFEST_SUFFIX)
+    """No trainer writes a name that cannot be printed, and no answer and no log could tell of it."""
+    has_form = name.startswith((names.FULL_STEM, names.DELTA_STEM)) and name.endswith(names.MANIFEST_SUFFIX)
+    return has_form and name.isprintable()
 
 
 def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
@@ -175,15 +177,17 @@ def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
 
 
 def _extended(listing: Listing, added: Sequence[Manifest | Refused]) -> Listing | None:
-    """The listing with more manifests when these are simply the newest; None when it takes more than that."""
-    if not listing.manifests or listing.refused:
+    """The listing with more manifests when these are simply the newest; None when it takes more than that.
+
+    What is refused for good must not make every new manifest cost as much as all the old ones.
+    """
+    if not listing.manifests or any(isinstance(item, Refused) for item in added):
         return None
-    newer = sorted(
-        (item for item in added if isinstance(item, Manifest)), key=lambda manifest: manifest.position
-    )
+    newer = sorted((item for item in added if isinstance(item, Manifest)), key=lambda item: item.position)
     positions = [manifest.position for manifest in (listing.manifests[-1], *newer)]
     is_line = all(before < after for before, after in itertools.pairwise(positions))
-    if not is_line or len(newer) < len(added):
+    is_disputed = any(item.position in positions for item in listing.refused)
+    if not is_line or is_disputed:
         return None
     return replace(listing, manifests=(*listing.manifests, *newer))
 

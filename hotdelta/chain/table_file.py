@@ -1,7 +1,8 @@
 """The table format of LevelDB, in which TensorFlow keeps the index of a tensor bundle.
 
-Sorted keys with their values in checksummed blocks, then a block that lists the blocks, then a footer. Keys are
-short and blocks lie side by side, so that no file can make its reader take much more memory than it has bytes.
+Sorted keys with their values in checksummed blocks, then a block that lists the blocks, then a footer. A key leaves out
+what it shares with the one before, but not every 16th, and blocks lie side by side, so that no file can make its reader
+take much more memory than it has bytes.
 """
 
 from __future__ import annotations
@@ -132,10 +133,13 @@ def _decode_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     if num_restarts == 0 or limit < 0:
         raise MalformedError("a block has no room for its restarts")
     reader = Reader(block[:limit])
-    key = b""
+    key, keys_bytes = b"", 0
     while not reader.is_empty():
         shared, unshared, value_size = reader.varint(), reader.varint(), reader.varint()
         if shared > len(key) or shared + unshared > _MAX_KEY_BYTES:
             raise MalformedError("a key is longer than it can be")
         key = key[:shared] + reader.take(unshared)
+        keys_bytes += len(key)
+        if keys_bytes > _RESTART_INTERVAL * len(block):
+            raise MalformedError("its keys take more bytes than it can hold")
         yield key, reader.take(value_size)

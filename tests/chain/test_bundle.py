@@ -92,7 +92,7 @@ def test_bfloat16_is_written_from_its_bits(tmp_path: Path) -> None:
         assert reader.read("b").tolist() == bits.tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_rows_written_in_any_order_and_patched_equal_an_array(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -42,7 +42,7 @@ SMALL = encode_index(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(index=INDEXES)
 def test_index_survives_its_bytes(index: BundleIndex) -> None:
     assert decode_index(encode_index(index)) == index
@@ -70,7 +70,7 @@ def test_every_truncation_is_found() -> None:
             decode_index(SMALL[:size])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(records=st.dictionaries(st.binary(max_size=8), st.binary(max_size=40), max_size=5))
 def test_well_formed_tables_of_anything_give_malformed_and_nothing_else(records: dict[bytes, bytes]) -> None:
     header = varint_field(1, 1)
@@ -80,7 +80,7 @@ def test_well_formed_tables_of_anything_give_malformed_and_nothing_else(records:
         decode_index(encode_table(sorted(records.items())))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=200))
 def test_bytes_of_anything_give_malformed_and_nothing_else(data: bytes) -> None:
     with pytest.raises(MalformedError):

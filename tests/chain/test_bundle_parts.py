@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotdelta.chain import BundleReader, BundleWriter, Disk, PreparedBundle, TensorLayout, names
@@ -73,7 +73,7 @@ def _read(directory: Path, name: str) -> npt.NDArray[Any]:
         return reader.read(name)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     rows=st.lists(st.sampled_from([0, 0, 1, 3, 70, 9000]), min_size=1, max_size=6),
     rest=st.sampled_from([(), (1,), (4,), (2, 3)]),

@@ -110,7 +110,7 @@ def play(actions: list[tuple[object, ...]]) -> History:
     return history
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(actions=st.lists(ACTIONS, max_size=25), undo_depth=st.integers(0, 5))
 def test_from_every_state_the_plan_reaches_the_tip_with_the_right_rows(
     actions: list[tuple[object, ...]], undo_depth: int
@@ -122,7 +122,7 @@ def test_from_every_state_the_plan_reaches_the_tip_with_the_right_rows(
         assert plan(live, history.manifests, undoable=ancestors).problem is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(actions=st.lists(ACTIONS, max_size=20), lost=st.sets(st.integers(0, 40)), undo_depth=st.integers(0, 3))
 def test_with_manifests_lost_the_plan_still_goes_forward_to_saved_states_only(
     actions: list[tuple[object, ...]], lost: set[int], undo_depth: int
@@ -139,7 +139,7 @@ def test_with_manifests_lost_the_plan_still_goes_forward_to_saved_states_only(
             assert found.target.position > live.position
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(actions=st.lists(ACTIONS, max_size=25), keep_fulls=st.integers(1, 3))
 def test_readers_reach_the_tip_after_each_single_deletion(
     actions: list[tuple[object, ...]], keep_fulls: int

@@ -177,14 +177,14 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(change=st.dictionaries(st.sampled_from(sorted(DOCUMENT)), JSON, min_size=1, max_size=3))
 def test_no_json_value_makes_anything_but_a_manifest_error(change: dict[str, Any]) -> None:
     with contextlib.suppress(ManifestError):
         Manifest.from_json(json.dumps({**DOCUMENT, **change}).encode())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(data=st.data())
 def test_no_change_of_bytes_makes_anything_but_a_manifest_error(data: st.DataObject) -> None:
     text = bytearray(MANIFEST.to_json())
@@ -237,7 +237,7 @@ def test_schema_survives_its_json_and_digest_tells_schemas_apart() -> None:
     assert other.digest != SCHEMA.digest
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(change=st.dictionaries(st.sampled_from(["variables", "signatures", "vocabularies"]), JSON, min_size=1))
 def test_malformed_schema_is_a_manifest_error(change: dict[str, Any]) -> None:
     with contextlib.suppress(ManifestError):

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotdelta.chain import Disk, Kind, Node, Scanner
@@ -91,7 +91,7 @@ def act(world: World, action: tuple[object, ...]) -> None:
             world.check_servers()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(actions=st.lists(ACTIONS, max_size=12))
 def test_servers_show_saved_states_only_and_all_reach_the_tip(
     actions: list[tuple[object, ...]], tmp_path_factory: pytest.TempPathFactory

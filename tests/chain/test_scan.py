@@ -92,6 +92,51 @@ def test_many_manifests_are_added_with_one_new_listing(
     assert scanner.scan() == Scanner(tmp_path).scan()
 
 
+def test_what_is_refused_for_good_does_not_make_every_new_manifest_dear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, full("1.1"))
+    broken = put(tmp_path, delta("1.5", "1.1"))
+    broken.write_text("{}")
+    scanner = Scanner(tmp_path)
+    assert len(scanner.scan().refused) == 1
+    building = Mock(side_effect=scan._build_listing)
+    monkeypatch.setattr(scan, "_build_listing", building)
+    added = scanner.add([put(tmp_path, delta("1.2", "1.1"))])
+    assert building.call_count == 0
+    assert added == Scanner(tmp_path).scan()
+
+
+def under_another_name(manifest: Manifest, digit: str) -> Manifest:
+    """Another state at the same position."""
+    prefix = f"incremental_model.ckpt-{digit}"
+    files = tuple(
+        replace(file, name=file.name.replace(manifest.prefix, prefix, 1)) for file in manifest.files
+    )
+    return replace(manifest, prefix=prefix, files=files, state_id=digit * 32)
+
+
+def test_a_third_state_at_a_disputed_position_is_refused_too(tmp_path: Path) -> None:
+    put(tmp_path, full("1.1"))
+    states = [under_another_name(delta("1.2", "1.1"), digit) for digit in "789"]
+    for state in states[:2]:
+        put(tmp_path, state)
+    scanner = Scanner(tmp_path)
+    assert len(scanner.scan().refused) == 2
+    added = scanner.add([put(tmp_path, states[2])])
+    assert len(added.refused) == 3
+    assert added == Scanner(tmp_path).scan()
+
+
+@pytest.mark.parametrize("name", ["\udcff", "\n", "\x1b[2J"])
+def test_a_name_that_cannot_be_printed_is_no_manifest(tmp_path: Path, name: str) -> None:
+    put(tmp_path, full("1.1"))
+    path = tmp_path / f"model.ckpt-{name}{names.MANIFEST_SUFFIX}"
+    path.write_text("{}")
+    scanner = Scanner(tmp_path)
+    assert scanner.scan() == scanner.add([path]) == Listing((full("1.1"),))
+
+
 def test_a_known_manifest_is_not_added_twice_however_its_directory_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hotdelta.chain import Position
 from loader import Checks
-from loader.updater import Observed
+from loader.observation import Observed
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import BEFORE, NEXT, Rig, rig
 from tests.loader.step_model import answer

@@ -45,13 +45,17 @@ class Call:
 
 
 Action = Callable[[Call], int]
-"""What to do at a call; returns the number of the error that the process shall see, or 0."""
+"""What to do at a call; returns the number of the error that the process shall see, or 0 to let the call happen.
+
+Below 0 it does not happen either, but the process is told that it did, and sees the number without its sign.
+"""
 
 
 class SystemCalls:
     """Answers for one process: counts its calls below a directory since `arm`, and acts once, before one of them.
 
-    With `arm_all` it acts before every one. Calls about the files in `passed` are not counted. Any thread may call.
+    With `arm_all` it acts before every one. Calls about the files in `passed` are not counted. Any thread may call, and
+    waits while it acts: who is told that it has acted knows that the action is over.
     """
 
     def __init__(self, socket_path: Path, within: Path) -> None:
@@ -66,7 +70,6 @@ class SystemCalls:
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(socket_path))
         self._server.listen(1)
-        self._server.settimeout(STOP_SECONDS)
         self._stopping_end, self._stop = os.pipe()
         self._thread = threading.Thread(target=self._serve, name="system-calls", daemon=True)
         self._thread.start()
@@ -105,10 +108,12 @@ class SystemCalls:
 
     def _serve(self) -> None:
         with self._server:
-            try:
-                connection, _ = self._server.accept()
-            except TimeoutError:
+            poll = select.poll()
+            poll.register(self._server, select.POLLIN)
+            poll.register(self._stopping_end, select.POLLIN)
+            if self._stopping_end in dict(poll.poll()):
                 return
+            connection, _ = self._server.accept()
         with connection:
             listener = socket.recv_fds(connection, 1, 1)[1][0]
         try:
@@ -125,7 +130,7 @@ class SystemCalls:
                 if descriptor == self._stopping_end or events & select.POLLHUP:
                     return
                 # The one who asked may have been killed meanwhile.
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     self._answer(listener)
 
     def _answer(self, listener: int) -> None:
@@ -135,17 +140,18 @@ class SystemCalls:
         name = self._names[number]
         path = Path(_path_of(FORMS[name], thread, arguments))
         is_counted = path.is_relative_to(self._within) and path not in self.passed
-        error = self._consider(Call(name, path, thread)) if is_counted else 0
-        fcntl.ioctl(listener, _SEND, bytearray(_RESPONSE.pack(key, 0, -error, 0 if error else _CONTINUE)))
+        verdict = self._consider(Call(name, path, thread)) if is_counted else 0
+        error, result = max(0, verdict), max(0, -verdict)
+        response = _RESPONSE.pack(key, result, -error, 0 if verdict else _CONTINUE)
+        fcntl.ioctl(listener, _SEND, bytearray(response))
 
     def _consider(self, call: Call) -> int:
         with self._guard:
             self._seen.append(call)
-            action = self._action
-            if action is None or self._at not in (None, len(self._seen)):
+            if self._action is None or self._at not in (None, len(self._seen)):
                 return 0
             self._acted_on = call
-        return action(call)
+            return self._action(call)
 
 
 def _path_of(form: Form, thread: int, arguments: list[int]) -> str:

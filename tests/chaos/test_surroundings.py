@@ -1,9 +1,9 @@
-"""A real server whose surroundings fail it: lost rights, lost events, clocks that jump, times that cannot be."""
+"""A real server whose surroundings fail it: lost rights, clocks that jump, times and names that cannot be."""
 
 from __future__ import annotations
 
-import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,14 +11,14 @@ import pytest
 
 from hotdelta.chain import names
 from tests.chaos.deployment import Deployment
-from tests.chaos.programs import asking, follow, obeying, with_clock
-from tests.chaos.seccomp import WATCHES, is_supported
+from tests.chaos.programs import obeying, with_clock
 from tests.chaos.seeds import seeded
-from tests.chaos.system_calls import SystemCalls
 from tests.end_to_end.processes import wait_until
 
 JUMPS = (3600.0, -3600.0, 1e9, -1e9, 0.0)
 STRANGE_TIMES = (0.0, -1.0, 1e9, 1e12, -1e12, 1e18, -1e300, 1e308)
+STRANGE_NAMES = (b"\xff", b"\n2031", b"\xed\xa0\x80", b"\x1b[2J", b'"')
+MOST_TOLD_BYTES = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -80,27 +80,6 @@ def test_a_directory_that_may_not_be_read_is_read_when_it_may(deployment: Deploy
         assert "Permission denied" in survive(deployment, lose, restore)
 
 
-@pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
-def test_a_server_without_events_beside_one_that_has_them(deployment: Deployment) -> None:
-    """The limit of inotify watches is used up: polling finds what comes. The two do not disturb each other."""
-    root = deployment.root
-    with SystemCalls(root / "watch-calls", within=root) as calls:
-        calls.arm_all(lambda _: errno.ENOSPC)
-        deaf = follow(root, launcher=asking(root / "watch-calls", WATCHES))
-        for _ in range(5):
-            deployment.train()
-            deployment.deliver_all()
-            deployment.wait_for_newest()
-            deployment.truth.wait_for(deaf, deployment.newest)
-        assert calls.acted_on is not None
-        assert "directory cannot be watched" in deaf.said
-        deaf.kill()
-        deployment.train()
-        deployment.deliver_all()
-        deployment.wait_for_newest()
-        deployment.require_health()
-
-
 @pytest.mark.parametrize("whose", ["writer", "server"])
 def test_clocks_that_jump(deployment: Deployment, whose: str) -> None:
     for jump in JUMPS:
@@ -131,3 +110,35 @@ def test_times_that_cannot_be(deployment: Deployment, field: str) -> None:
         deployment.deliver_again()
         deployment.wait_for_newest()
         deployment.require_health()
+
+
+def newest_manifest(deployment: Deployment) -> bytes:
+    manifests = [path for path in deployment.source_files() if path.name.endswith(names.MANIFEST_SUFFIX)]
+    return max(manifests, key=lambda path: path.stat().st_mtime_ns).read_bytes()
+
+
+@pytest.mark.parametrize("name", STRANGE_NAMES)
+def test_names_that_are_no_text(deployment: Deployment, name: bytes) -> None:
+    """A manifest of a state to come, under a name that nothing but a file system takes."""
+    text = newest_manifest(deployment).replace(f'"{deployment.newest}"'.encode(), b'"999.1"')
+    path = os.fsencode(deployment.root / "run") + b"/model.ckpt-" + name + names.MANIFEST_SUFFIX.encode()
+    with open(path, "wb") as file:  # noqa: PTH123 - a Path is text
+        file.write(text)
+    deployment.train()
+    deployment.deliver_all()
+    deployment.wait_for_newest()
+    for route in ("/model/version", "/readyz", "/healthz"):
+        assert deployment.server.http.get(route).status_code == 200
+    os.unlink(path)  # noqa: PTH108
+    deployment.require_health()
+
+
+def test_a_manifest_that_would_be_quoted_at_length(deployment: Deployment) -> None:
+    path = deployment.root / "run" / f"model.ckpt-1{names.MANIFEST_SUFFIX}"
+    document = json.loads(newest_manifest(deployment))
+    document["tables"] = {"x" * 4_000_000: {}}
+    path.write_text(json.dumps(document))
+    wait_until(lambda: path.name in deployment.server.http.get("/model/version").text, "it is refused")
+    assert len(deployment.server.http.get("/model/version").content) < MOST_TOLD_BYTES
+    path.unlink()
+    deployment.require_health()

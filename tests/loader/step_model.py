@@ -21,6 +21,7 @@ from hotdelta.train.writer_options import WriterOptions
 from loader import Loader, LoaderSettings, LoaderStatus, Version
 
 ROWS = 64
+LIMIT_SECONDS = 120.0
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
 SIGNATURE = "serving_default"
 
@@ -130,11 +131,11 @@ def serving(root: Path, **settings: Any) -> Iterator[Loader]:
         loader.stop()
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + LIMIT_SECONDS
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {seconds} seconds"
+        assert time.monotonic() < end, f"{what} did not happen within {LIMIT_SECONDS:.0f} seconds"
         pause.wait(0.01)
 
 
@@ -147,7 +148,7 @@ def wait_for_status(loader: Loader, condition: Callable[[LoaderStatus], bool], w
 
 
 def wait_for_position(loader: Loader, position: Position) -> None:
-    assert loader.wait_for(position, 30), f"{position} is not served: {loader.status()}"
+    assert loader.wait_for(position, LIMIT_SECONDS), f"{position} is not served: {loader.status()}"
 
 
 def answer(loader: Loader, rows: int = ROWS) -> tuple[dict[str, Any], Version]:

@@ -19,6 +19,7 @@ from hotdelta.chain import Position
 from loader import Loader
 from loader.gate import Gate
 from tests.loader.step_model import (
+    LIMIT_SECONDS,
     SIGNATURE,
     StepModel,
     Trainer,
@@ -31,6 +32,7 @@ from tests.loader.step_model import (
 )
 
 PREDICTIONS = 200_000
+DIFFERENT_STEPS = 20
 READERS = 3
 TABLE_ROWS = 2_000
 
@@ -90,7 +92,7 @@ class Readers:
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(LIMIT_SECONDS)
 
     def _read(self, number: int) -> None:
         feeds = {"ids": np.array([0, TABLE_ROWS - 1, TABLE_ROWS // 2, number])}
@@ -138,13 +140,13 @@ def test_no_answer_mixes_steps_and_each_says_its_step(trained: tuple[Path, Train
         wait_for_position(loader, Position(1, 2))
         with Readers(loader) as readers:
             newest = trainer.train()
-            while readers.predictions < PREDICTIONS and not readers.mixed:
+            while not readers.mixed and (
+                readers.predictions < PREDICTIONS or len(readers.steps) < DIFFERENT_STEPS
+            ):
                 newest = trainer.train()
             wait_for_position(loader, newest)
         assert readers.mixed == []
         assert readers.mislabelled == []
-        assert readers.predictions >= PREDICTIONS
-        assert len(readers.steps) > 20
 
 
 def test_version_changes_inside_the_hold_that_changes_the_rows(trained: tuple[Path, Trainer]) -> None:
@@ -199,4 +201,4 @@ def test_without_the_gate_answers_do_mix_steps(trained: tuple[Path, Trainer]) ->
                 trainer.train()
                 return bool(readers.mixed)
 
-            wait_until(train_until_mixed, "a mixed answer", seconds=60)
+            wait_until(train_until_mixed, "a mixed answer")

@@ -10,6 +10,7 @@ import pytest
 
 from hotdelta.chain import Kind, Listing, Node, Position
 from hotdelta.errors import ConfigurationError, DamagedError, HotdeltaError
+from hotdelta.logs import event
 from loader import LoaderSettings
 from loader.broken_links import BrokenLinks
 from loader.lag import Stopwatch, lag_of
@@ -126,3 +127,14 @@ def test_lag_line_names_every_stage(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_settings_out_of_bounds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="poll_seconds is 0"):
         LoaderSettings(export_dir=tmp_path, checkpoint_dir=tmp_path, poll_seconds=0)
+
+
+def test_a_name_with_a_line_break_is_no_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    event(logging.getLogger("test"), logging.WARNING, "found", path=Path("a\nERROR"), name="\udcff")
+    assert caplog.messages == [r'found path="a\nERROR" name="\udcff"']
+
+
+def test_an_error_quotes_no_more_than_can_be_told() -> None:
+    error = DamagedError("x" * 1_000_000, path=Path("a"), position="1.1", hint="wait")
+    assert len(str(error)) < 10_000
+    assert str(error).endswith("wait")

@@ -12,6 +12,7 @@ from hotdelta.signatures import METADATA_FILE
 from loader import State
 from loader.export_watch import list_versions
 from tests.loader.step_model import (
+    LIMIT_SECONDS,
     Trainer,
     answer,
     assert_serves,
@@ -46,7 +47,7 @@ def test_new_export_takes_over_while_predictions_go_on(root: Path, train: StartT
         wait_for_status(loader, lambda status: status.export_version == 2, "version 2")
         wait_for_position(loader, trainer.train([3]))
         stop.set()
-        reader.join(30)
+        reader.join(LIMIT_SECONDS)
         assert failures == []
         assert_serves(loader, trainer.model)
 
@@ -104,3 +105,9 @@ def test_only_plain_numbers_are_versions(tmp_path: Path) -> None:
     (tmp_path / "99").touch()
     assert [version.number for version in list_versions(tmp_path)] == [12, 3, 1]
     assert list_versions(tmp_path / "missing") == []
+
+
+def test_a_link_that_leads_to_itself_hides_no_export(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "7").symlink_to("7")
+    assert [version.number for version in list_versions(tmp_path)] == [1]

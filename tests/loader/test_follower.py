@@ -12,11 +12,12 @@ import pytest
 from hotdelta.chain import ApplyDelta, Kind, Position, RestoreFull, Step
 from hotdelta.errors import ApplyError, DamagedError, NotReadyError
 from loader import delta_staging
+from loader.applier import FollowLimits
 from loader.broken_links import BrokenLinks
 from loader.chain_view import ChainView
 from loader.checks import Checks
 from loader.delta_files import DeltaFiles
-from loader.follower import Follower, FollowLimits
+from loader.follower import Follower
 from loader.gate import Gate
 from loader.live_model import LiveModel
 from loader.served import Origin, Served, Serving, Version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from loader.gate import Gate
-from tests.loader.step_model import wait_until
+from tests.loader.step_model import LIMIT_SECONDS, wait_until
 
 
 def in_thread(action: object) -> threading.Thread:
@@ -20,11 +20,11 @@ def test_readers_are_inside_together() -> None:
 
     def read() -> None:
         with gate:
-            both.wait(10)
+            both.wait(LIMIT_SECONDS)
 
     threads = [in_thread(read), in_thread(read)]
     for thread in threads:
-        thread.join(10)
+        thread.join(LIMIT_SECONDS)
     assert not both.broken
 
 
@@ -36,7 +36,7 @@ def test_writer_waits_for_readers_inside_and_later_readers_wait_for_it() -> None
     def first_reader() -> None:
         with gate:
             entered.set()
-            leave.wait(10)
+            leave.wait(LIMIT_SECONDS)
             order.append("first reader")
 
     def writer() -> None:
@@ -48,13 +48,13 @@ def test_writer_waits_for_readers_inside_and_later_readers_wait_for_it() -> None
             order.append("second reader")
 
     threads = [in_thread(first_reader)]
-    assert entered.wait(10)
+    assert entered.wait(LIMIT_SECONDS)
     threads.append(in_thread(writer))
     wait_until(lambda: gate.is_closed, "the writer waits")
     threads.append(in_thread(second_reader))
     leave.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(LIMIT_SECONDS)
     assert order == ["first reader", "writer", "second reader"]
 
 
@@ -85,5 +85,5 @@ def test_writers_exclude_each_other() -> None:
 
     threads = [in_thread(write) for _ in range(4)]
     for thread in threads:
-        thread.join(30)
+        thread.join(LIMIT_SECONDS)
     assert most == 1

@@ -39,6 +39,7 @@ def settings(root: Path, pin: Position | None = None) -> LoaderSettings:
 
 def give(book: OrderBook, orders: Orders) -> None:
     book.orders.pin, book.orders.bad, book.orders.released = orders.pin, orders.bad, orders.released
+    book.orders.is_pin_a_setting = False
     book.keep()
 
 
@@ -107,6 +108,35 @@ def test_a_pin_that_is_given_at_the_start_wins(tmp_path: Path) -> None:
         OrderBook(settings(tmp_path, pin=Position(3, 18)))
 
 
+def test_a_pin_that_is_given_at_the_start_is_no_order_and_is_not_kept(tmp_path: Path) -> None:
+    book = OrderBook(settings(tmp_path, pin=Position(3, 5)))
+    book.orders.released = PINNED.released
+    book.keep()
+    assert book.is_kept
+    assert OrderBook(settings(tmp_path)).orders == Orders(released=PINNED.released)
+    give(OrderBook(settings(tmp_path)), PINNED)
+    book = OrderBook(settings(tmp_path, pin=Position(3, 5)))
+    book.orders.released = frozenset()
+    book.keep()
+    assert OrderBook(settings(tmp_path)).orders == Orders(PINNED.pin, PINNED.bad)
+
+
+def test_an_order_takes_the_place_of_the_pin_of_the_start_until_the_next_one(tmp_path: Path) -> None:
+    flagged = settings(tmp_path, pin=Position(3, 5))
+    book = OrderBook(flagged)
+    book.orders.hold(Position(3, 5), bad=frozenset())
+    book.keep()
+    assert OrderBook(settings(tmp_path)).orders.pin == Position(3, 5), "now it was ordered"
+    book.orders.hold(Position(3, 4), bad=PINNED.bad)
+    book.keep()
+    assert not book.is_kept, "the next one is started with the old pin"
+    assert OrderBook(flagged).orders == Orders(Position(3, 5), PINNED.bad)
+    book.orders.resume()
+    book.keep()
+    assert not book.is_kept
+    assert OrderBook(settings(tmp_path)).orders == Orders()
+
+
 def test_orders_that_cannot_be_written_hold_and_are_said_not_to_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,6 +200,21 @@ def test_a_restarted_loader_stays_where_it_was_rolled_back_to(root: Path, train:
         wait_for_position(loader, positions[3])
         loader.rollback(positions[1])
         assert not loader.status().are_orders_kept
+
+
+def test_a_release_does_not_keep_the_pin_of_the_start(root: Path, train: StartTrainer) -> None:
+    state = root / "state"
+    trainer = train()
+    bad = poison(trainer, 1e7)
+    with serving(root, state_dir=state, pin=bad) as loader:
+        wait_until_quarantined(loader, bad, "larger than")
+        loader.release(bad)
+        wait_for_position(loader, bad)
+        assert (loader.status().pinned, loader.status().are_orders_kept) == (bad, True)
+    after = trainer.train([9])
+    with serving(root, state_dir=state) as loader:
+        wait_for_position(loader, after)
+        assert_serves(loader, trainer.model)
 
 
 def test_a_restarted_loader_takes_what_was_released(root: Path, train: StartTrainer) -> None:

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 import pytest
 
-from hotdelta.chain import TableRecord, Tracking
+from hotdelta.chain import Position, TableRecord, Tracking
 from hotdelta.errors import ConfigurationError
 from hotdelta.sanity_limits import WINDOW_UPDATES, LimitChange, SanityLimits, SanitySettings, describe_limits
 from loader.sanity import Figures, Usual, judge_shares, judge_values
-from loader.sanity_figures import chunked, measure
-from loader.sanity_statistics import SanityStatistics
+from loader.sanity_figures import CHUNK_VALUES, chunked, measure
+from loader.sanity_statistics import Accepted, SanityStatistics
 
 LIMITS = SanityLimits()
 
@@ -75,15 +75,46 @@ def test_an_outlier_is_refused_once_there_are_statistics(figures: Figures) -> No
     assert judge_values(figures, SanityLimits(outlier_factor=np.inf), usual) == ""
 
 
-def test_statistics_need_some_updates_and_forget_old_ones() -> None:
+def accept(statistics: SanityStatistics, seq: int, figures: Figures) -> None:
+    statistics.add(Accepted(Position(1, seq), {"table": figures}))
+
+
+def test_statistics_need_some_updates_and_forget_all_of_old_ones_but_their_norms() -> None:
     statistics = SanityStatistics(min_updates=3)
-    for norm in (9.0, 1.0, 1.0):
+    for seq, size in enumerate((9.0, 1.0, 1.0), 1):
         assert statistics.usual("table") is None
-        statistics.add({"table": Figures(max_norm=norm)})
-    assert statistics.usual("table") == Usual(9.0, 0.0)
-    for _ in range(WINDOW_UPDATES):
-        statistics.add({"table": Figures(max_norm=2.0)})
-    assert statistics.usual("table") == Usual(2.0, 0.0)
+        accept(statistics, seq, Figures(max_norm=size, max_change=size, touched_share=size))
+    assert statistics.usual("table") == Usual(9.0, 9.0, 9.0)
+    for seq in range(WINDOW_UPDATES):
+        accept(statistics, seq + 4, Figures(max_norm=2.0, max_change=2.0, touched_share=2.0))
+    assert statistics.usual("table") == Usual(9.0, 2.0, 2.0)
+
+
+def test_what_was_accepted_before_is_not_counted_again() -> None:
+    statistics = SanityStatistics(min_updates=1)
+    accept(statistics, 7, Figures(max_change=1.0))
+    accept(statistics, 3, Figures(max_change=50.0))
+    assert statistics.usual("table") == Usual(0.0, 1.0)
+    assert (statistics.is_new(Position(1, 7)), statistics.is_new(Position(1, 8))) == (False, True)
+
+
+def test_statistics_of_an_earlier_process_count_for_as_long_as_new_ones_would() -> None:
+    earlier = SanityStatistics(min_updates=3)
+    for seq in range(1, 300):
+        accept(earlier, seq, Figures(max_norm=5.0, max_change=7.0, touched_share=0.5))
+    statistics = SanityStatistics(earlier.known(), min_updates=3)
+    assert statistics.usual("table") == earlier.usual("table") == Usual(5.0, 7.0, 0.5)
+    assert statistics.usual("other") is None
+    for seq in range(300, 300 + WINDOW_UPDATES):
+        assert statistics.usual("table") == Usual(5.0, 7.0, 0.5)
+        accept(statistics, seq, Figures(max_norm=1.0, max_change=1.0, touched_share=0.1))
+    assert statistics.usual("table") == Usual(5.0, 1.0, 0.1)
+
+
+def test_a_table_of_single_values_has_a_row_for_each() -> None:
+    values = np.full(CHUNK_VALUES + 1, 3.0, np.float32)
+    found = measure(chunked(values, values - 1))
+    assert (found.max_abs, found.max_norm, found.max_change) == (3.0, 3.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +226,8 @@ def trained_states(optimizer: Any, *, zeros: bool, steps: int = 160) -> Iterator
 def test_ordinary_training_is_never_refused(name: str, rate: float, zeros: bool) -> None:
     statistics = SanityStatistics(min_updates=20)
     old = None
-    for new in trained_states(getattr(keras.optimizers, name)(rate), zeros=zeros):
+    for seq, new in enumerate(trained_states(getattr(keras.optimizers, name)(rate), zeros=zeros), 1):
         figures = measure(chunked(new, old if old is not None else new * 0))
         assert judge_values(figures, LIMITS, statistics.usual("table")) == ""
-        statistics.add({"table": figures})
+        accept(statistics, seq, figures)
         old = new

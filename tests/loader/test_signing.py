@@ -22,6 +22,7 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
+    wait_until,
 )
 
 KEY = b"k" * 32
@@ -61,8 +62,8 @@ def test_what_is_signed_is_followed_through_private_copies(signed_root: Path, ke
         wait_for_position(loader, trainer.train_full([5]))
         assert_serves(loader, trainer.model)
         assert loader._copies is not None
-        copies = loader._copies._root
-        assert list(copies.iterdir()) == []
+        copies = loader._copies._root.path()
+        wait_until(lambda: list(copies.iterdir()) == [], "what was copied is gone")
         assert copies.stat().st_mode & 0o077 == 0
         trainer.close()
     assert not copies.exists()

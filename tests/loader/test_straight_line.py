@@ -48,7 +48,7 @@ def histories(draw: st.DrawFn) -> list[Manifest]:
     return sorted(kept, key=lambda m: (m.position, m.kind is Kind.DELTA))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(histories(), st.data())
 def test_agrees_with_the_plan_that_looks_at_everything(
     manifests: list[Manifest], data: st.DataObject

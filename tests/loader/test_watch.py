@@ -11,6 +11,7 @@ from watchdog.observers.inotify_move_event_grouper import InotifyMoveEventGroupe
 
 from loader.wake import Wake
 from loader.watch import DirectoryWatch
+from tests.loader.step_model import LIMIT_SECONDS
 
 
 class Looks:
@@ -25,7 +26,7 @@ class Looks:
         self._asked.set()
 
     def expect(self) -> None:
-        assert self._asked.wait(10), "nobody said look again"
+        assert self._asked.wait(LIMIT_SECONDS), "nobody said look again"
         self._asked.clear()
 
 
@@ -84,10 +85,10 @@ def test_vanished_directory_does_no_harm(tmp_path: Path, watch: DirectoryWatch, 
 def test_wake_tells_a_look_from_a_report() -> None:
     wake = Wake()
     wake.report()
-    assert not wake.wait(10)
+    assert not wake.wait(LIMIT_SECONDS)
     wake.look()
     wake.report()
-    assert wake.wait(10)
+    assert wake.wait(LIMIT_SECONDS)
     assert wake.take() is None
     assert not wake.wait(0)
 
@@ -96,7 +97,7 @@ def test_wake_collects_the_manifests_to_look_at() -> None:
     wake = Wake()
     wake.look(Path("a"))
     wake.look(Path("b"))
-    assert wake.wait(10)
+    assert wake.wait(LIMIT_SECONDS)
     assert wake.take() == frozenset({Path("a"), Path("b")})
     wake.look(Path("a"))
     wake.look()

@@ -1,0 +1,199 @@
+"""Changes the serving model by one step: what was verified and staged is applied behind the gate, and can be undone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hotdelta import signatures as contract
+from hotdelta.chain import Manifest, Node, Schema, decode_identity
+from hotdelta.errors import ApplyError
+from hotdelta.logs import event
+from loader.bundle_rows import BundleRows
+from loader.chain_view import ChainView
+from loader.commit_files import VerifiedFiles
+from loader.delta_staging import DeltaStaging
+from loader.fed_update import FedUpdate
+from loader.full_diff import Difference, FullReader, compare_full, staged_difference, write_in_slices
+from loader.lag import Stopwatch, lag_of
+from loader.served import Origin, Served, Serving, Version
+from loader.undo_history import UndoEntry, UndoHistory
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowLimits:
+    """Memory that an update may take: for pre-images, for the rows of a full that differ, for one slice of a full."""
+
+    undo_bytes: int
+    full_diff_bytes: int
+    slice_bytes: int
+
+
+class Applier:
+    """The only one that changes a serving model. Belongs to the updater thread.
+
+    Each change is atomic: a prediction sees the state before it or the one after it. One that fails leaves the state
+    before it, bit for bit; or, when nobody can say what the model holds, nothing that is served. Raises ChainError
+    and ApplyError.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        chain: ChainView,
+        limits: FollowLimits,
+        *,
+        staging: DeltaStaging,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._serving = serving
+        self._chain = chain
+        self._limits = limits
+        self._staging = staging
+        self._wall_clock = wall_clock
+        self.history = UndoHistory(limits.undo_bytes)
+
+    @property
+    def schema(self) -> Schema:
+        """Of the model that is served."""
+        return self._live.model.metadata.schema
+
+    def apply_delta(self, manifest: Manifest, watch: Stopwatch) -> Served:
+        staged = self._staging.stage(self._live.model, self._chain.run_dir, manifest, watch)
+        served = self._apply_staged(manifest, staged.preimage, watch)
+        self._staging.checks.values.accept(staged.accepted)
+        return served
+
+    def apply_full(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
+        model, values = self._live.model, self._staging.checks.values
+        with watch.measure("sanity"):
+            accepted = values.check_full(files, model.metadata.schema)
+        with BundleRows(files.prefix) as bundle:
+            full, limits = FullReader(files, bundle), self._limits
+            with watch.measure("stage"):
+                difference = compare_full(
+                    model, full, max_bytes=limits.full_diff_bytes, slice_bytes=limits.slice_bytes
+                )
+                files.require_unchanged()
+            if difference.rows is not None:
+                served = self._apply_difference(full, difference, watch)
+            else:
+                served = self._write_difference(files, full, difference, watch)
+        values.accept(accepted)
+        return served
+
+    def _apply_difference(self, full: FullReader, difference: Difference, watch: Stopwatch) -> Served:
+        """Within the budget: staged like a delta."""
+        model = self._live.model
+        with watch.measure("stage"):
+            model.stage_rows(staged_difference(model, full, difference))
+        with watch.measure("preimage"):
+            preimage = model.preimage()
+        return self._apply_staged(full.manifest, preimage, watch, rows=difference.num_rows)
+
+    def _write_difference(
+        self, files: VerifiedFiles, full: FullReader, difference: Difference, watch: Stopwatch
+    ) -> Served:
+        """Beyond the budget: out of the file, while all wait."""
+        model, served = self._live.model, self._served(files.manifest)
+        with self._serving.exclusive(watch):
+            served.applied_at = self._wall_clock()
+            try:
+                write_in_slices(model, full, difference, slice_bytes=self._limits.slice_bytes)
+                files.require_unchanged()
+            except BaseException:
+                # Neither the old state nor the new one: nobody may see it. The updater loads the export again.
+                self._serving.publish(None)
+                raise
+            self._serving.publish(served)
+        self.history.clear()
+        return self._finish(served, files.manifest, watch, rows=difference.num_rows)
+
+    def _apply_staged(
+        self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int | None = None
+    ) -> Served:
+        before = self._live
+        model = before.model
+        _require_staged(preimage, manifest.node)
+        served = self._served(manifest)
+        with self._serving.exclusive(watch):
+            # Nothing that may fail comes between the change and its name.
+            served.applied_at = self._wall_clock()
+            try:
+                model.apply()
+            except BaseException:
+                # Refused before the first write, or else nobody can say what the model holds now.
+                if not model.holds(before.node):
+                    self._serving.publish(None)
+                raise
+            self._serving.publish(served)
+        self.history.push(UndoEntry(before.node, before.version.step, before.origin, preimage))
+        return self._finish(served, manifest, watch, rows=rows)
+
+    def discard_staged(self) -> None:
+        """What failed must not stay in memory; that it cannot be discarded changes nothing."""
+        served = self._serving.current
+        if served is not None:
+            with contextlib.suppress(ApplyError):
+                served.model.discard()
+
+    def undo_to(self, node: Node, watch: Stopwatch) -> Served:
+        """Go back to a state of the undo history, in one change. Raises LookupError (not there), ApplyError."""
+        entries = self.history.back_to(node)
+        before, model = self._live, self._live.model
+        with watch.measure("stage"):
+            model.stage_rows(entries[0].preimage)
+        version = Version(node.position, entries[-1].step, before.version.export_version)
+        served = Served(model, node, version, entries[-1].origin, self._wall_clock(), before.lag_now())
+        with self._serving.exclusive(watch):
+            try:
+                model.apply()
+                for entry in entries[1:]:
+                    model.stage_rows(entry.preimage)
+                    model.apply()
+            except BaseException:
+                self._serving.publish(None)
+                raise
+            self._serving.publish(served)
+        self.history.drop(entries)
+        self._serving.announce()
+        event(logger, logging.INFO, "updates undone", position=node, updates=len(entries), **watch.stages)
+        return served
+
+    @property
+    def _live(self) -> Served:
+        served = self._serving.current
+        if served is None:
+            raise ApplyError("no model is served")
+        return served
+
+    def _served(self, manifest: Manifest) -> Served:
+        """The state after an apply that is about to happen."""
+        before = self._live
+        version = Version(manifest.position, manifest.step, before.version.export_version)
+        origin: Origin = self._chain.origin_after(manifest, before.origin)
+        return Served(before.model, manifest.node, version, origin, applied_at=0.0)
+
+    def _finish(self, served: Served, manifest: Manifest, watch: Stopwatch, *, rows: int | None) -> Served:
+        self._serving.announce()
+        served.applied_at += watch.stages["apply"] / 1000
+        served.lag = lag_of(
+            self._chain.run_dir,
+            manifest,
+            watch,
+            seen_at=self._chain.seen_at(manifest.node),
+            applied_at=served.applied_at,
+            rows=rows,
+        )
+        return served
+
+
+def _require_staged(preimage: FedUpdate, node: Node) -> None:
+    """The bundle itself says which state it is; it must be the one that its manifest says."""
+    staged = decode_identity([int(value) for value in preimage[contract.IDENTITY_VALUE]])[1]
+    if staged != node:
+        raise ApplyError(f"the files of {node} say that they are {staged}", hint="wait for the next full")

@@ -1,0 +1,129 @@
+"""Keeps the statistics of updates over a restart, so that a restarted server knows an outlier from its first update on.
+
+One small file in the state directory, written in a thread of its own. What cannot be read or written is logged, and
+costs no more than the statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hotdelta.chain import Disk, Position
+from hotdelta.errors import ManifestError
+from hotdelta.logs import event
+from loader.sanity import Usual
+from loader.sanity_statistics import KnownUpdates, SanityStatistics, Summary
+from loader.state_file import replace_file
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+STATISTICS_FILE = "statistics.json"
+KEEP_SECONDS = 10.0
+MAX_BYTES = 64 * 2**20
+
+
+def read_statistics(state_dir: Path | None) -> KnownUpdates:
+    """What an earlier process knew; nothing when there was none, or when what it left cannot be used."""
+    if state_dir is None:
+        return KnownUpdates()
+    path = state_dir / STATISTICS_FILE
+    try:
+        with path.open("rb") as file:
+            return _decode(file.read(MAX_BYTES))
+    except FileNotFoundError:
+        return KnownUpdates()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError) as error:
+        event(logger, logging.WARNING, "statistics are begun afresh", path=path, reason=repr(error))
+        return KnownUpdates()
+
+
+class KeptStatistics:
+    """Writes what changed, now and then. `keep` and `close` are for the thread that owns the statistics."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        statistics: SanityStatistics,
+        *,
+        clock: Callable[[], float],
+        disk: Disk | None = None,
+    ) -> None:
+        self._path = state_dir / STATISTICS_FILE
+        self._statistics = statistics
+        self._clock = clock
+        self._disk = disk or Disk()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="hotdelta-statistics")
+        self._writing: Future[None] | None = None
+        self._kept_until = statistics.until
+        self._next = clock() + KEEP_SECONDS
+
+    def keep(self) -> None:
+        """Call between updates: begins to write when something is new and the last time was long enough ago."""
+        is_writing = self._writing is not None and not self._writing.done()
+        if not is_writing and self._statistics.until != self._kept_until and self._clock() >= self._next:
+            self._begin()
+
+    def close(self) -> None:
+        """Writes what is new, and waits for it."""
+        if self._statistics.until != self._kept_until:
+            self._begin()
+        self._writer.shutdown(wait=True)
+
+    def _begin(self) -> None:
+        self._kept_until = self._statistics.until
+        self._next = self._clock() + KEEP_SECONDS
+        self._writing = self._writer.submit(self._write, self._statistics.known())
+
+    def _write(self, known: KnownUpdates) -> None:
+        try:
+            replace_file(self._disk, self._path, _encode(known))
+        except OSError as error:
+            event(
+                logger,
+                logging.WARNING,
+                "statistics cannot be kept",
+                path=self._path,
+                reason=error.strerror,
+            )
+
+
+def _encode(known: KnownUpdates) -> bytes:
+    document = {
+        "format_version": FORMAT_VERSION,
+        "until": str(known.until) if known.until else None,
+        "variables": {
+            key: {
+                "updates": summary.updates,
+                "max_norm": summary.usual.max_norm,
+                "max_change": summary.usual.max_change,
+                "touched_share": summary.usual.touched_share,
+            }
+            for key, summary in known.variables.items()
+        },
+    }
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def _decode(content: bytes) -> KnownUpdates:
+    """Raises ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError."""
+    document = json.loads(content)
+    if document["format_version"] != FORMAT_VERSION:
+        raise ValueError(f"format_version is {document['format_version']}, not {FORMAT_VERSION}")
+    variables = {key: _decode_summary(item) for key, item in document["variables"].items()}
+    until = document["until"]
+    return KnownUpdates(Position.parse(until) if until else None, variables)
+
+
+def _decode_summary(item: Any) -> Summary:
+    figures = [float(item[name]) for name in ("max_norm", "max_change", "touched_share")]
+    updates = int(item["updates"])
+    if updates < 0 or any(math.isnan(figure) or figure < 0 for figure in figures):
+        raise ValueError(f"{item} are no statistics")
+    return Summary(updates, Usual(*figures))

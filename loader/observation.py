@@ -1,0 +1,92 @@
+"""What the updater tells of itself: one value for the status, and a line in the log when something changed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from hotdelta.chain import Position, Refused
+from hotdelta.logs import event
+from loader.chain_view import ChainView
+from loader.lag_report import LagReport
+from loader.served import Serving
+from loader.status import Condition, Quarantined, RefusedManifest, State
+from loader.undo_history import UndoHistory
+
+logger = logging.getLogger(__name__)
+
+MAX_REFUSED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the last look found, for the status."""
+
+    condition: Condition
+    newest: Position | None = None
+    pending_since: float | None = None
+    undo_depth: int = 0
+    undo_bytes: int = 0
+    updates: int = 0
+    pinned: Position | None = None
+    commits_behind: int = 0
+    quarantined: tuple[Quarantined, ...] = ()
+    refused: tuple[RefusedManifest, ...] = ()
+
+
+class Observation:
+    """Belongs to the updater thread; `observed` may be read by any thread."""
+
+    def __init__(
+        self, *, serving: Serving, chain: ChainView, history: UndoHistory, report: LagReport
+    ) -> None:
+        self._serving = serving
+        self._chain = chain
+        self._history = history
+        self._report = report
+        self._told: frozenset[Refused] = frozenset()
+        starting = Condition(State.WAITING, "the loader is starting")
+        self.observed = Observed(starting, pinned=chain.orders.pin)
+
+    def observe_update(self) -> None:
+        """Between two steps, of which there may be thousands: only what is cheap to find out."""
+        self.observed = replace(
+            self.observed,
+            condition=Condition(State.FOLLOWING),
+            undo_depth=len(self._history),
+            undo_bytes=self._history.bytes,
+            updates=self._report.updates,
+            pinned=self._chain.orders.pin,
+            quarantined=self._chain.quarantined,
+        )
+
+    def observe(self, condition: Condition) -> None:
+        """How it stands after a look."""
+        previous, served = self.observed, self._serving.current
+        behind = self._chain.first_after(served.node) if served else None
+        self.observed = Observed(
+            condition,
+            newest=self._chain.newest,
+            pending_since=behind.created_at if behind else None,
+            undo_depth=len(self._history),
+            undo_bytes=self._history.bytes,
+            updates=self._report.updates,
+            pinned=self._chain.orders.pin,
+            commits_behind=self._chain.commits_after(served.node) if served else 0,
+            quarantined=self._chain.quarantined,
+            refused=tuple(
+                RefusedManifest(item.path.name, item.reason) for item in self._chain.refused[:MAX_REFUSED]
+            ),
+        )
+        self._serving.explain(condition.reason)
+        if condition != previous.condition:
+            level = logging.WARNING if condition.state is State.DEGRADED else logging.INFO
+            event(logger, level, f"loader is {condition.state}", reason=condition.reason or "none")
+
+    def tell_refused(self) -> None:
+        """Each manifest that cannot be used once, and again when it was gone or has another reason."""
+        refused = self._chain.refused
+        for item in refused:
+            if item not in self._told:
+                event(logger, logging.WARNING, "manifest cannot be used", path=item.path, reason=item.reason)
+        self._told = frozenset(refused)

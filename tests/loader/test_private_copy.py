@@ -1,0 +1,86 @@
+"""Private copies of fulls: they are made whatever becomes of their directory, and a killed server's do not stay."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import Kind, Manifest, Position
+from hotdelta.errors import DamagedError
+from loader.private_copy import PrivateCopies
+from tests.loader.step_model import find_commit
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
+@pytest.fixture
+def copies(temporary: Path) -> Iterator[PrivateCopies]:
+    made = PrivateCopies()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def full(root: Path) -> Manifest:
+    return find_commit(root / "run", Position(1, 1), Kind.FULL)
+
+
+def test_a_copy_is_only_ours_and_goes_when_it_was_read(
+    root: Path, temporary: Path, copies: PrivateCopies, full: Manifest
+) -> None:
+    files = copies.verify_files(root / "run", full)
+    assert temporary in files.prefix.parents
+    assert files.prefix.parent.stat().st_mode & 0o077 == 0
+    files.close()
+    assert [path for path in temporary.rglob("*") if path.is_file()] == []
+    copies.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_server_left_is_removed_and_what_is_used_stays(
+    root: Path, temporary: Path, copies: PrivateCopies, full: Manifest
+) -> None:
+    used = copies.verify_files(root / "run", full)
+    killed = PrivateCopies()
+    left = killed.verify_files(root / "run", full)
+    # With the process its descriptors go, and its locks with them.
+    os.close(killed._root._lock)
+    foreign = temporary / "hotdelta-verified-link"
+    foreign.symlink_to(root)
+    PrivateCopies().close()
+    assert not left.prefix.parent.exists()
+    used.require_unchanged()
+    assert (root / "run").exists()
+
+
+def test_a_directory_that_a_cleaner_took_away_is_made_again(
+    root: Path, temporary: Path, copies: PrivateCopies, full: Manifest
+) -> None:
+    copies.verify_files(root / "run", full).close()
+    for path in temporary.iterdir():
+        shutil.rmtree(path)
+    copies.verify_files(root / "run", full).require_unchanged()
+
+
+def test_without_room_the_full_waits(
+    root: Path, copies: PrivateCopies, full: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(DamagedError, match="No space left") as caught:
+        copies.verify_files(root / "run", full)
+    assert caught.value.retryable
