@@ -27,7 +27,7 @@ class EstimatorProgram(Program):
 
 def ask(server: Server, position: str) -> dict[str, Any]:
     question = {"inputs": {"id": list(range(NUM_IDS))}, "min_position": position, "wait_ms": 10_000}
-    answer = server.http.post("/predict", json=question).raise_for_status().json()
+    answer = server.predict(question).json()
     scores = np.array(answer["outputs"]["score"], np.float32)
     return {"position": answer["version"]["position"], "bits": scores.view(np.uint32).tolist()}
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 CHECKS = sorted(path.name for path in (Path(__file__).parent / "graph_mode").glob("checks_of_*.py"))
 
@@ -21,6 +22,8 @@ def test_graph_mode(name: str) -> None:
         "no:cacheprovider",
         "-W",
         "default",
+        "--hypothesis-profile",
+        settings.get_current_profile_name(),
         str(Path(__file__).parent / "graph_mode" / name),
     ]
     ended = subprocess.run(

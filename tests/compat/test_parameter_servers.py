@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ import pytest
 from hotdelta.chain import Kind
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.end_to_end.processes import Server
+from tests.reserved_ports import SHARING, reserved_ports
 
 PATIENCE_SECONDS = 120.0
 LIMIT_BYTES = 6000
@@ -28,9 +27,9 @@ ENDS = (None, 0, -signal.SIGKILL, -signal.SIGXFSZ)
 class Cluster:
     """Starts and kills its tasks. What they print is kept beside the chain."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, ports: Sequence[int]) -> None:
         self.run_dir = run_dir
-        self._addresses = ",".join(f"localhost:{port}" for port in _free_ports(4))
+        self._addresses = ",".join(f"localhost:{port}" for port in ports)
         self._tasks: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, job: str, index: int) -> None:
@@ -48,13 +47,16 @@ class Cluster:
                 ],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONPATH": "."},
+                env={**os.environ, **SHARING, "TF_CPP_MIN_LOG_LEVEL": "1", "PYTHONPATH": "."},
             )
 
     def kill(self, job: str, index: int) -> None:
         task = self._tasks[f"{job} {index}"]
         task.send_signal(signal.SIGKILL)
         task.wait()
+
+    def send(self, job: str, index: int, number: signal.Signals) -> None:
+        self._tasks[f"{job} {index}"].send_signal(number)
 
     def kill_in_next_write(self, job: str, index: int) -> None:
         """It dies when it writes beyond these bytes: what it logs is less, its rows of a delta are more."""
@@ -87,9 +89,10 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    cluster = Cluster(run_dir)
-    yield cluster
-    cluster.stop()
+    with reserved_ports(4) as ports:
+        cluster = Cluster(run_dir, ports)
+        yield cluster
+        cluster.stop()
 
 
 def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_last_commit(
@@ -132,6 +135,37 @@ def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_la
         server.kill()
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_server_that_stays_away_is_reported_and_the_cluster_goes_on_when_it_is_back(
+    cluster: Cluster, how: str
+) -> None:
+    run_dir = cluster.run_dir
+    for job, index in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)):
+        cluster.start(job, index)
+    wait_until(cluster, lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
+    wait_until(cluster, lambda: any(run_dir.rglob(".tmp-*.part-*")), seconds=0.0)
+    if how == "killed":
+        cluster.kill("ps", 0)
+    else:
+        cluster.send("ps", 0, signal.SIGSTOP)
+    wait_until(
+        cluster, lambda: all("still waiting for the cluster" in cluster.said("worker", i) for i in (0, 1))
+    )
+    before = manifests(run_dir)[-1]
+    if how == "killed":
+        cluster.start("ps", 0)
+    else:
+        cluster.send("ps", 0, signal.SIGCONT)
+    wait_until(cluster, lambda: manifests(run_dir)[-1].step > before.step + 100)
+    lost_step = step_of(run_dir, 1)
+    wait_until(cluster, lambda: step_of(run_dir, 1) != lost_step)
+    (run_dir / "stop").touch()
+    assert [cluster.wait_for("worker", index) for index in (1, 0)] == [0, 0], cluster.logs()
+    assert "the cluster answers again" in cluster.said("worker", 0)
+    assert_replays(run_dir)
+
+
 def assert_goes_on(run_dir: Path, *, run: int) -> None:
     """The first delta of a run follows the last commit of the run before it."""
     deltas = manifests(run_dir, Kind.DELTA)
@@ -161,7 +195,7 @@ def assert_served(server: Server, run_dir: Path) -> None:
     position = str(manifests(run_dir)[-1].position)
     ids = np.arange(len(table))
     question = {"inputs": {"ids": ids.tolist()}, "min_position": position, "wait_ms": 10_000}
-    answer = server.http.post("/predict", json=question).raise_for_status().json()
+    answer = server.predict(question).json()
     rows = np.array(answer["outputs"]["rows"], np.float32)
     assert answer["version"]["position"] == position
     assert rows.tobytes() == table[ids % 4 * (len(table) // 4) + ids // 4].tobytes()
@@ -181,12 +215,3 @@ def wait_until(cluster: Cluster, condition: Callable[[], bool], *, seconds: floa
         cluster.require_alive()
         assert time.monotonic() < deadline, cluster.logs()
         time.sleep(seconds)
-
-
-def _free_ports(count: int) -> list[int]:
-    """All open at once, so that no two are the same."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [int(each.getsockname()[1]) for each in sockets]

@@ -198,3 +198,8 @@ def signatures_of(signature_def_map: Mapping[str, Any] | None, graph: Any) -> di
         name: GraphSignature(tensors(definition.inputs), tensors(definition.outputs))
         for name, definition in signature_def_map.items()
     }
+
+
+def refuse_text(as_text: bool) -> None:
+    if as_text:
+        raise ConfigurationError("as_text: a SavedModel is not written as text here", hint="leave it out")

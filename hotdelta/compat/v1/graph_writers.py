@@ -16,8 +16,10 @@ from hotdelta.train.trace_check import READERS, ROW_WRITERS
 
 _PREFIX = "Resource"
 _ROW_WRITERS = ROW_WRITERS | {name.removeprefix(_PREFIX) for name in ROW_WRITERS}
-# DisableCopyOnRead is how a Saver reads; RefIdentity hands the reference on, and whoever takes it is looked at.
-_READERS = READERS | {"IsVariableInitialized", "DisableCopyOnRead", "RefIdentity"}
+# They hand the variable on, also into a cond or a loop; whoever takes it there is looked at.
+_PASSING = frozenset({"Identity", "RefIdentity", "Switch", "RefSwitch", "Enter", "RefEnter"})
+# DisableCopyOnRead is how a Saver reads.
+_READERS = READERS | _PASSING | {"IsVariableInitialized", "DisableCopyOnRead"}
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 # tf.nn.embedding_lookup_sparse on a reference variable looks up and adds up in one operation.
 SEGMENT_LOOKUPS = frozenset(
@@ -66,8 +68,13 @@ def _consumers(reference: tf.Tensor) -> Iterator[Any]:
             if operation.name in seen or not _takes_reference(operation, reference):
                 continue
             seen.add(operation.name)
-            queue.extend(output for output in operation.outputs if output.dtype._is_ref_dtype)
+            queue.extend(output for output in operation.outputs if _is_reference(output))
             yield operation
+
+
+def _is_reference(tensor: tf.Tensor) -> bool:
+    is_handle = tensor.dtype == tf.resource and tensor.op.type in _PASSING
+    return bool(is_handle or tensor.dtype._is_ref_dtype)
 
 
 def _takes_reference(operation: Any, reference: tf.Tensor) -> bool:
@@ -83,7 +90,9 @@ def _is_writer(operation: Any) -> bool:
 def _is_set_up(operation: Any, part: Part) -> bool:
     if operation.type not in _ASSIGNS:
         return False
-    return operation.name == part.variable.initializer.name or _comes_from_restore(operation.inputs[1])
+    # tf.train.init_from_checkpoint puts another initializer in the place of the one that every variable is born with.
+    initializers = {part.variable.initializer.name, f"{part.name}/Assign"}
+    return operation.name in initializers or _comes_from_restore(operation.inputs[1])
 
 
 def _comes_from_restore(tensor: tf.Tensor) -> bool:
@@ -93,13 +102,12 @@ def _comes_from_restore(tensor: tf.Tensor) -> bool:
 
 
 def _lookups(reference: tf.Tensor) -> Iterator[Any]:
-    """Gathers from the variable, also through the copy that reading a reference makes."""
-    for operation in reference.consumers():
-        if operation.type in _LOOKUPS:
-            yield operation
-        elif operation.type in ("Identity", "ReadVariableOp"):
-            yield from (
-                inner
-                for inner in operation.outputs[0].consumers()
-                if inner.type in _LOOKUPS and inner.inputs[0] is operation.outputs[0]
-            )
+    """Gathers from the variable, also through the copy that reading a reference makes, and in a cond or a loop."""
+    queue = [reference]
+    while queue:
+        tensor = queue.pop()
+        for operation in tensor.consumers():
+            if operation.type in _LOOKUPS and operation.inputs[0] is tensor:
+                yield operation
+            elif operation.type in _PASSING | {"ReadVariableOp"}:
+                queue.extend(operation.outputs)

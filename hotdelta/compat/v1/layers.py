@@ -10,6 +10,8 @@ from typing import Any
 
 import tensorflow as _tf
 
+from hotdelta.errors import ConfigurationError
+
 __all__ = ["batch_normalization", "dense", "dropout", "flatten"]
 
 _v1 = _tf.compat.v1
@@ -84,8 +86,10 @@ def dropout(
         )
 
 
-def flatten(inputs: Any, name: str | None = None) -> Any:
+def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Any:
     """All axes but the first become one."""
+    if data_format != "channels_last":
+        raise ConfigurationError(f"data_format is {data_format!r}", hint="transpose to channels_last first")
     with _v1.name_scope(name, "flatten"):
         inputs = _tf.convert_to_tensor(inputs)
         sizes = inputs.shape.as_list()[1:]
@@ -95,7 +99,7 @@ def flatten(inputs: Any, name: str | None = None) -> Any:
 
 def batch_normalization(
     inputs: Any,
-    axis: int = -1,
+    axis: Any = -1,
     momentum: float = 0.99,
     epsilon: float = 1e-3,
     center: bool = True,
@@ -106,25 +110,40 @@ def batch_normalization(
     moving_variance_initializer: Any = None,
     beta_regularizer: Any = None,
     gamma_regularizer: Any = None,
+    beta_constraint: Any = None,
+    gamma_constraint: Any = None,
     training: Any = False,
     trainable: bool = True,
     name: str | None = None,
     reuse: Any = None,
+    renorm: bool = False,
+    renorm_clipping: Any = None,  # noqa: ARG001 - of renorm, which is refused
+    renorm_momentum: float = 0.99,  # noqa: ARG001 - of renorm, which is refused
+    fused: bool | None = None,  # noqa: ARG001 - how it is computed, not what
+    virtual_batch_size: int | None = None,
+    adjustment: Any = None,
 ) -> Any:
     """As in TensorFlow 1, the moving averages are updated by operations in tf.GraphKeys.UPDATE_OPS."""
+    if renorm or virtual_batch_size is not None or adjustment is not None:
+        raise ConfigurationError(
+            "batch_normalization has neither renorm nor virtual_batch_size nor adjustment here",
+            hint="leave them out",
+        )
     inputs = _tf.convert_to_tensor(inputs)
-    axis %= inputs.shape.rank
+    axis = int(axis[0] if isinstance(axis, list | tuple) and len(axis) == 1 else axis) % inputs.shape.rank
     size, others = int(inputs.shape[axis]), [each for each in range(inputs.shape.rank) if each != axis]
     ones, zeros = _v1.ones_initializer(), _v1.zeros_initializer()
 
-    def variable(key: str, initializer: Any, regularizer: Any = None, *, is_trained: bool = trainable) -> Any:
-        return _v1.get_variable(
-            key, [size], inputs.dtype, initializer, regularizer, is_trained, partitioner=None
-        )
+    def variable(key: str, initializer: Any, *, is_trained: bool = trainable, **options: Any) -> Any:
+        return _v1.get_variable(key, [size], inputs.dtype, initializer, trainable=is_trained, **options)
 
-    with _v1.variable_scope(name, "batch_normalization", reuse=reuse):
-        gamma = variable("gamma", gamma_initializer or ones, gamma_regularizer) if scale else None
-        beta = variable("beta", beta_initializer or zeros, beta_regularizer) if center else None
+    with _v1.variable_scope(name, "batch_normalization", reuse=reuse) as scope:
+        # The moving averages are assigned as a whole, which a variable in parts cannot be.
+        scope.set_partitioner(None)
+        of_gamma = {"regularizer": gamma_regularizer, "constraint": gamma_constraint}
+        of_beta = {"regularizer": beta_regularizer, "constraint": beta_constraint}
+        gamma = variable("gamma", gamma_initializer or ones, **of_gamma) if scale else None
+        beta = variable("beta", beta_initializer or zeros, **of_beta) if center else None
         moving_mean = variable("moving_mean", moving_mean_initializer or zeros, is_trained=False)
         moving_variance = variable("moving_variance", moving_variance_initializer or ones, is_trained=False)
         batch_mean, batch_variance = _tf.nn.moments(inputs, others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import tensorflow as tf
 
 from hotdelta.chain import state_file
 from hotdelta.chain.disk import Disk
+from hotdelta.compat.v1.cluster_watch import ClusterWatch, WatchedSession, servers_of
+from hotdelta.compat.v1.recording_hooks import RecordingHook, UnrecordedWorkerHook
 from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule
-from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, RecordingHook, require_incremental_scaffold
+from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.checkpoint_config import CheckpointConfig
@@ -74,11 +77,17 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         checkpoint_dir, full = str(schedule.run_dir), (None, None)
     elif checkpoint_dir and is_chief and full != (None, None):
         _refuse_unused_scaffold(scaffold)
-    return _stock_session(
+    is_incremental = getattr(scaffold, "incremental_save_restore", False)
+    servers = servers_of(v1.global_variables())
+    if servers and not is_chief and not is_incremental:
+        hooks.append(UnrecordedWorkerHook())
+    return _watched(
+        servers if is_incremental else [],
         master=master,
         is_chief=is_chief,
         checkpoint_dir=checkpoint_dir,
-        scaffold=scaffold,
+        # The Saver of ours says which tensor does not fit, and both shapes.
+        scaffold=scaffold or Scaffold(),
         hooks=hooks,
         chief_only_hooks=chief_only_hooks,
         save_checkpoint_secs=full[0],
@@ -91,6 +100,21 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         save_graph_def=save_graph_def,
         **_given(save_summaries_steps=save_summaries_steps, save_summaries_secs=save_summaries_secs),
     )
+
+
+def _watched(servers: Sequence[str], **options: Any) -> Any:
+    """A Session of a cluster says when it waits for a server."""
+    if not servers:
+        return _stock_session(**options)
+    watch = ClusterWatch(servers)
+    try:
+        with watch.waiting():
+            session = _stock_session(**options)
+    except BaseException:
+        watch.stop()
+        raise
+    session._sess = WatchedSession(session._sess, watch)
+    return session
 
 
 def _full_interval(checkpoint: Any, seconds: Any, steps: Any) -> tuple[float | None, int | None]:

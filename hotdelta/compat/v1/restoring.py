@@ -15,14 +15,14 @@ import numpy as np
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleReader
 from hotdelta.chain.manifest import Kind, Manifest, TableRecord, Tracking
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.scan import Listing, Scanner
 from hotdelta.chain.verification import directory_of
 from hotdelta.compat.v1.lookup_strategy import moved_rows
 from hotdelta.compat.v1.session_values import RowOperations
 from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph
-from hotdelta.errors import ModelMismatchError
+from hotdelta.errors import CommitError, ModelMismatchError
 from hotdelta.logs import event
-from hotdelta.train.resume import ResumePoint, ResumeReader, find_resume_point
+from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits, find_resume_point
 from hotdelta.train.row_values import Array, Ids
 from hotdelta.train.variables import OtherVariable
 
@@ -86,6 +86,31 @@ def moved_in(table: GraphTable, manifest: Manifest) -> Ids | None:
         live=table.saved.part_rows or (table.table.rows,),
         live_strategy=table.strategy,
     )
+
+
+def restored_point(graph: TrainingGraph, run_dir: Path, listing: Listing) -> ResumePoint | None:
+    """What the Session was restored to, to be gone on from.
+
+    None when it has nothing to do with what is on disk, or its rows lie in other parts. Raises CommitError when
+    somebody else went on from there meanwhile, ModelMismatchError.
+    """
+    node = graph.restored
+    if node is None:
+        return None
+    point = find_resume_point(run_dir, listing)
+    if point is None or point.node != node:
+        found = [m for m in listing.manifests if m.kind is Kind.FULL and m.node == node]
+        if not found:
+            raise CommitError(
+                f"the Session was restored to {node}, which is no longer the newest state in {run_dir}",
+                hint="another trainer wrote here meanwhile: start again",
+            )
+        point = ResumePoint(found[0], (), ())
+    with ResumeReader(run_dir, point) as reader:
+        check_fits(reader, graph.variables)
+    is_moved = any(moved_in(table, point.newest) is not None for table in graph.tables)
+    is_same_schema = point.newest.schema == graph.variables.schema.digest
+    return None if is_moved or not is_same_schema else point
 
 
 def saved_values(graph: TrainingGraph, reader: ResumeReader) -> dict[str, Array]:

@@ -45,7 +45,7 @@ def find_schedule(
 ) -> SaveSchedule | None:
     """`full` and `delta` are intervals in seconds and in steps. None: no interval for deltas, so there is no chain.
 
-    Raises ConfigurationError when a config and intervals are given.
+    Raises ConfigurationError when a config and intervals are given, or a directory that is not on a file system.
     """
     if isinstance(checkpoint, CheckpointConfig):
         if any(interval is not None for interval in (*full, *delta)):
@@ -53,6 +53,7 @@ def find_schedule(
         return _of_config(checkpoint)
     if delta == (None, None):
         return None
+    _refuse_address(checkpoint)
     return SaveSchedule(
         Path(checkpoint),
         SaveEvery(seconds=full[0], steps=full[1]),
@@ -76,7 +77,16 @@ def refuse_hours(keep_checkpoint_every_n_hours: float) -> None:
         )
 
 
+def _refuse_address(directory: str | Path) -> None:
+    if "://" in str(directory):
+        raise ConfigurationError(
+            f"{directory} is an address, and a chain needs a directory that the system has mounted",
+            hint="mount it, and give its path",
+        )
+
+
 def _of_config(config: CheckpointConfig) -> SaveSchedule:
+    _refuse_address(config.checkpoint_dir)
     if config.epoch_interval != 1:
         raise ConfigurationError(
             f"epoch_interval is {config.epoch_interval}, but a Session knows steps only, no epochs",

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as _tensorflow
 
 from exporter.export import ExportOptions
-from hotdelta.compat.v1.graph_export import GraphSignature, export_session, signatures_of
+from hotdelta.compat.v1.graph_export import GraphSignature, export_session, refuse_text, signatures_of
 from hotdelta.errors import ConfigurationError
 
 __all__ = ["Builder", "simple_save"]
@@ -40,7 +40,8 @@ class Builder:
             )
         self._given = sess, signatures_of(signature_def_map, sess.graph)
 
-    def save(self, as_text: bool = False) -> bytes:  # noqa: ARG002 - an option of tf.saved_model
+    def save(self, as_text: bool = False) -> bytes:
+        refuse_text(as_text)
         if self._given is None:
             raise ConfigurationError("nothing to save", hint="call add_meta_graph_and_variables first")
         session, signatures = self._given

@@ -117,7 +117,8 @@ def _saved(key: str, variables: list[Any], trainable: set[int]) -> SavedVariable
     if shape and sum(part.rows for part in parts) != shape[0]:
         raise ConfigurationError(
             f"{key!r} has parts of {[part.rows for part in parts]} rows, and {shape[0]} rows in all",
-            hint="save all parts of a partitioned variable together; give two variables different names",
+            hint="save all parts of a partitioned variable together; give two variables different names; use the "
+            "optimizer outside of every variable_scope (inside, TensorFlow takes slots of parts for tables apart)",
         )
     return SavedVariable(key, shape, first.dtype.base_dtype, parts, id(first) in trainable)
 

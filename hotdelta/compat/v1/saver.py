@@ -65,10 +65,13 @@ class Saver(tf.compat.v1.train.Saver):
                 queue.extend(operation.control_inputs)
         return found
 
+    def remember_meta_graph(self) -> None:
+        """The graph as it is now is what `meta_graph` says from now on."""
+        self._meta_graph: bytes = self.export_meta_graph().SerializeToString()
+
     def meta_graph(self) -> bytes:
         """What a `.meta` file holds."""
-        content: bytes = self.export_meta_graph().SerializeToString()
-        return content
+        return self._meta_graph
 
     def save(self, sess: Any, save_path: str, *args: Any, **kwargs: Any) -> Any:
         """Raises ConfigurationError when it is incremental: what is saved by hand belongs to no chain."""
@@ -132,9 +135,13 @@ class Saver(tf.compat.v1.train.Saver):
         for variable in variables:
             info = getattr(variable, "_save_slice_info", None)
             name = info.full_name if info else variable.op.name if isinstance(variable, tf.Variable) else ""
-            shape = list(info.full_shape) if info else variable.shape.as_list() if name else []
-            if name in saved and saved[name] != shape:
-                problems.append(f"{name}: shape {shape} in the model, {saved[name]} in the checkpoint")
+            if name not in saved:
+                continue
+            shape = tf.TensorShape(info.full_shape if info else variable.shape)
+            if not shape.is_compatible_with(saved[name]):
+                problems.append(
+                    f"{name}: shape {shape.as_list()} in the model, {saved[name]} in the checkpoint"
+                )
         if problems:
             raise ModelMismatchError(
                 f"the model does not fit {save_path}: " + "; ".join(problems),

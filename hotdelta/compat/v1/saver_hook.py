@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.compat.v1.recording_hooks import fetched_recorders
 from hotdelta.compat.v1.save_schedule import PolicyTimer, SaveSchedule, find_schedule
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.scaffold import Scaffold, require_incremental
@@ -133,21 +134,23 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         )
 
     def _save(self, session: Any, step: int) -> bool:
-        """Called by tf.train's own hook, for the first checkpoint of a Session and for those that are due."""
+        """Called by tf.train's own hook, for the first checkpoint of a Session and for those that are due.
+
+        Returns whether a listener wants training to stop.
+        """
         if self._chain is None:
             return bool(super()._save(session, step))
         is_first = not self._chain.is_started_for(session)
-        if not is_first:
-            self._tell(session, self._chain.finish(session))
+        is_stop_wanted = False if is_first else self._tell(session, self._chain.finish(session))
         for listener in self._listeners:
             listener.before_save(session, step)
         manifest = self._chain.start(session) if is_first else self._chain.save_full(session)
         if manifest is None:
             self._saved_step = step if is_first else self._saved_step
-            return False
+            return is_stop_wanted
         self._note(manifest)
         wishes = [listener.after_save(session, step) for listener in self._listeners]
-        return any(wishes)
+        return is_stop_wanted or any(wishes)
 
     def _begin_delta(self, session: Any, step: int) -> None:
         for listener in self._delta_listeners():
@@ -175,27 +178,6 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         path = str(Path(self._checkpoint_dir) / manifest.prefix)
         log = v1.SessionLog(status=v1.SessionLog.CHECKPOINT, checkpoint_path=path)
         self._summary_writer.add_session_log(log, manifest.step)
-
-
-class RecordingHook(tf.compat.v1.train.SessionRunHook):
-    """For workers that have no CheckpointSaverHook: a writer that is fetched by itself brings its recorder along."""
-
-    def before_run(self, run_context: Any) -> Any:
-        recorders = fetched_recorders(run_context)
-        return v1.train.SessionRunArgs(recorders) if recorders else None
-
-
-def fetched_recorders(run_context: Any) -> list[tf.Operation]:
-    graph = training_graph_of(run_context.session.graph)
-    if graph is None or not graph.recorders:
-        return []
-    found = []
-    for fetch in tf.nest.flatten(run_context.original_args.fetches):
-        name = fetch if isinstance(fetch, str) else getattr(fetch, "name", "")
-        recorder = graph.recorders.get(str(name).partition(":")[0])
-        if recorder is not None:
-            found.append(recorder)
-    return found
 
 
 def _prepared(session: Any) -> TrainingGraph:

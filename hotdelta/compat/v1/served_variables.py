@@ -13,15 +13,24 @@ _OPTIMIZER_SCALAR = re.compile(r"(.*/)?beta[12]_power(_\d+)?")
 
 
 def slot_owner(item: SavedVariable, saved: Sequence[SavedVariable]) -> SavedVariable | None:
-    """The trainable variable whose optimizer slot this is: tf.train names slots `<variable>/<optimizer>`."""
+    """The trainable variable whose optimizer slot this is: tf.train names slots `<variable>/<optimizer>`.
+
+    An optimizer that is used inside of a variable_scope puts the scope's name before that of the variable.
+    """
     if item.is_trainable:
         return None
-    owners = [
+    trainable = [other for other in saved if other.is_trainable]
+    owners = [other for other in trainable if shares_ids(item.key, other.key)] or [
         other
-        for other in saved
-        if other.is_trainable and item.key.startswith(f"{other.key}/") and other is not item
+        for other in trainable
+        if item.key.rpartition("/")[0].endswith(f"/{other.key}") and item.shape == other.shape
     ]
     return max(owners, key=lambda owner: len(owner.key), default=None)
+
+
+def shares_ids(slot: str, table: str) -> bool:
+    """Whether readers of a delta find the ids of a slot's rows under the key of its table: by the beginning."""
+    return slot.startswith(f"{table}/")
 
 
 def is_served(item: SavedVariable, saved: Sequence[SavedVariable]) -> bool:

@@ -22,6 +22,7 @@ v1 = tf.compat.v1
 _HANDLE = "hotdelta_handle"
 _REFERENCES = frozenset({"VariableV2", "Variable"})
 _GATHERS = frozenset({"ResourceGather", "GatherV2", "Gather"})
+_ENTRANCES = frozenset({"Switch", "Enter"})
 _NO_ID = -1
 
 
@@ -110,15 +111,15 @@ class _Rewriting:
                 copied.input.append(name)
             elif name.startswith("^"):
                 continue
-            elif len(variable[0].parts) == 1:
+            elif len(variable[0].parts) == 1 and node.op not in _ENTRANCES:
                 copied.input.append(self._handle_of[variable[0].key])
             elif node.op == "ReadVariableOp":
                 self._add_value(node.name, *variable)
                 return
             else:
                 raise ConfigurationError(
-                    f"{node.op} {node.name!r} uses one part of {variable[0].key!r} in a way that cannot be exported",
-                    hint="look rows up with tf.nn.embedding_lookup",
+                    f"{node.op} {node.name!r} uses {variable[0].key!r} in a way that cannot be exported",
+                    hint="look rows up with tf.nn.embedding_lookup, outside of tf.cond and tf.while_loop",
                 )
         self._made.append(copied)
 

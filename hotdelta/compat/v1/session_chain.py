@@ -13,24 +13,24 @@ from hotdelta.chain import names
 from hotdelta.chain.commit import publish_file
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Manifest
-from hotdelta.chain.scan import Listing
 from hotdelta.chain.verification import directory_of
 from hotdelta.compat.v1 import open_chains
 from hotdelta.compat.v1.full_bundle import META_SUFFIX, add_file
-from hotdelta.compat.v1.restoring import moved_in, saved_rows, saved_values
+from hotdelta.compat.v1.restoring import restored_point, saved_rows, saved_values
 from hotdelta.compat.v1.session_cut import SessionCuts
 from hotdelta.compat.v1.shard_cut import ShardCuts
 from hotdelta.compat.v1.training_graph import TrainingGraph
 from hotdelta.errors import CommitError
 from hotdelta.logs import event
 from hotdelta.train.background import BackgroundWorker
-from hotdelta.train.chain_writer import ChainWriter, Link
+from hotdelta.train.chain_tip import Link
+from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
-from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits, find_resume_point
+from hotdelta.train.job import JobFolder
+from hotdelta.train.resume import ResumePoint, ResumeReader
 from hotdelta.train.trainer_state import TrainerState
 
 logger = logging.getLogger(__name__)
-
 
 STOP_SECONDS = 600.0
 
@@ -83,7 +83,8 @@ class SessionChain:
     def start(self, session: Any) -> Manifest | None:
         """Begin a run that goes on from what the Session was restored to. Returns the first full, if it wrote one.
 
-        Raises DirectoryBusyError, ModelMismatchError, CommitError.
+        Raises DirectoryBusyError, ModelMismatchError, CommitError; ConfigurationError for the directory of a job, whose
+        trainers save their own progress.
         """
         self._writer.start()
         self.wait()
@@ -91,7 +92,8 @@ class SessionChain:
         self._session = session
         open_chains.register(self._run_dir, self)
         listing = self._chain.open()
-        point = self._restored_point(listing)
+        JobFolder(self._run_dir).claim(None)
+        point = restored_point(self._graph, self._run_dir, listing)
         self._chain.begin_run(listing, point.newest if point else None)
         schema = self._graph.variables.schema
         publish_file(
@@ -158,26 +160,6 @@ class SessionChain:
     def close(self) -> None:
         self._writer.stop(STOP_SECONDS)
         self._chain.close()
-
-    def _restored_point(self, listing: Listing) -> ResumePoint | None:
-        """None when the Session has nothing to do with what is on disk, or its rows lie in other parts."""
-        node = self._graph.restored
-        if node is None:
-            return None
-        point = find_resume_point(self._run_dir, listing)
-        if point is None or point.node != node:
-            found = [m for m in listing.manifests if m.kind is Kind.FULL and m.node == node]
-            if not found:
-                raise CommitError(
-                    f"the Session was restored to {node}, which is no longer the newest state in {self._run_dir}",
-                    hint="another trainer wrote here meanwhile: start again",
-                )
-            point = ResumePoint(found[0], (), ())
-        with ResumeReader(self._run_dir, point) as reader:
-            check_fits(reader, self._graph.variables)
-        is_moved = any(moved_in(table, point.newest) is not None for table in self._graph.tables)
-        is_same_schema = point.newest.schema == self._graph.variables.schema.digest
-        return None if is_moved or not is_same_schema else point
 
     def _start_chain(self, session: Any) -> Manifest:
         cut = self._empty_cut(session)

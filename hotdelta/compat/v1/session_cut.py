@@ -13,9 +13,11 @@ import tensorflow as tf
 
 from hotdelta.chain.manifest import Manifest, TableRecord
 from hotdelta.compat.v1.moved_values import MovedValues
+from hotdelta.compat.v1.served_variables import shares_ids
 from hotdelta.compat.v1.session_values import Feeds, join
 from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph, table_records
-from hotdelta.train.chain_writer import ChainWriter, Link
+from hotdelta.train.chain_tip import Link
+from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut, RowBlock
 from hotdelta.train.row_values import Array, Ids, row_bytes
 
@@ -160,7 +162,7 @@ def _touched(table: GraphTable, taken: _Taken, fetched: Mapping[str, list[Array]
     ids = taken.touched[table.key]
     for item in table.table.row_variables:
         rows = join(fetched[item.key], table.rows[item.key].saved)
-        yield RowBlock(item, ids, rows, shares_ids_of=None if item.key == table.key else table.key)
+        yield RowBlock(item, ids, rows, shares_ids_of=table.key if shares_ids(item.key, table.key) else None)
 
 
 def _differs(old: Array, new: Array) -> npt.NDArray[np.bool_]:

@@ -17,7 +17,8 @@ from hotdelta.compat.v1.moved_values import MovedValues
 from hotdelta.compat.v1.shard_delta import ShardDelta
 from hotdelta.compat.v1.training_graph import TrainingGraph, table_records
 from hotdelta.errors import CommitError
-from hotdelta.train.chain_writer import ChainWriter, Link
+from hotdelta.train.chain_tip import Link
+from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
 from hotdelta.train.delta_files import write_delta
 from hotdelta.train.row_values import Array

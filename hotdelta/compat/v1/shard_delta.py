@@ -18,6 +18,7 @@ from hotdelta.chain.disk import Disk
 from hotdelta.compat.v1.held_rows import Comparison, HeldRows, RememberedRows, RowSet
 from hotdelta.compat.v1.recording import PartFlags
 from hotdelta.compat.v1.saved_variables import SavedVariable, cpu_of
+from hotdelta.compat.v1.served_variables import shares_ids
 from hotdelta.compat.v1.shard_save import ShardSave, ShardTensor
 from hotdelta.errors import CommitError
 from hotdelta.train.row_values import Array
@@ -108,6 +109,7 @@ class ShardDelta:
             row_set = self._sets.get((member.owner, number))
             if row_set is None:
                 row_set = self._sets[member.owner, number] = RowSet(flags[number], part, name)
+            if not shares_ids(saved.key, member.owner):
                 yield ShardTensor(saved.key + names.IDS_SUFFIX, device, member.role, row_set.row_numbers)
             held = HeldRows(saved, part, name, row_set)
             self._held.append(held)

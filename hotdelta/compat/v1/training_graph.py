@@ -31,6 +31,7 @@ from hotdelta.compat.v1.shard_delta import ShardDelta, ShardMember
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import ModelVariables, Table
 
+MARKER_STEM = f"{SCOPE}/restored/"
 _REMEDY = "train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer)"
 
 
@@ -203,7 +204,7 @@ def _markers(saved: Sequence[SavedVariable]) -> tuple[tf.Variable, ...]:
                     trainable=False,
                     collections=[],
                     use_resource=True,
-                    name=f"{SCOPE}/restored/{number}",
+                    name=f"{MARKER_STEM}{number}",
                 )
             )
     return tuple(markers)

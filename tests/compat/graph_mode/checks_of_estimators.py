@@ -141,6 +141,9 @@ def test_an_estimator_without_deltas_refuses_an_incremental_export(tmp_path: Pat
     receiver = tf.estimator.export.build_raw_serving_input_receiver_fn(placeholders)
     with pytest.raises(ConfigurationError, match="nothing incremental to export"):
         estimator.export_saved_model(str(tmp_path / "export"), receiver, save_incr_model=True)
+    for option in ({"as_text": True}, {"assets_extra": {"words.txt": __file__}}):
+        with pytest.raises(ConfigurationError, match=next(iter(option))):
+            estimator.export_saved_model(str(tmp_path / "export"), receiver, **option)
     path = Path(estimator.export_saved_model(str(tmp_path / "export"), receiver).decode())
     with LoadedGraph(path) as graph:
         answer = graph.call("serving_default", {name: [1.0, 2.0] for name in placeholders})

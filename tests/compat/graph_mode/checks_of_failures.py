@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import hotdelta.compat.v1 as tf
 from hotdelta.chain.manifest import Kind
+from hotdelta.compat.v1.cluster_watch import ClusterWatch, WatchedSession
 from hotdelta.compat.v1.session_chain import SessionChain
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.job import Job, JobFolder
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
+from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_graphs import (
     Build,
     assert_same_bits,
@@ -27,6 +32,7 @@ from tests.compat.graph_mode.small_graphs import (
     new_graph,
     train,
 )
+from tests.end_to_end.processes import wait_until
 
 # So many that a row whose update was lost is hardly ever written again.
 MANY_ROWS = 500_000
@@ -48,7 +54,7 @@ def test_no_update_is_in_neither_delta_while_threads_train(tmp_path: Path) -> No
             chain.save_delta(session)
             first = manifests(directory, Kind.FULL)[0]
             links = links_after(directory, first)
-            assert len(links) > 30
+            assert len(links) >= 60
             assert_same_bits(state_of(directory, first, links), live_state(session))
             chain.close()
 
@@ -64,8 +70,10 @@ def race(session: Any, model: Any, save: Any, *, saves: int) -> None:
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
     for thread in threads:
         thread.start()
-    for _ in range(saves):
-        save()
+    saved = 0
+    while saved < saves:
+        # Nothing is saved before the threads have come to their first step.
+        saved += save() is not None
     stop.set()
     for thread in threads:
         thread.join()
@@ -125,3 +133,59 @@ def test_a_damaged_delta_is_stepped_over_to_what_is_valid(tmp_path: Path) -> Non
         build_model(Build(), tf.train.AdagradOptimizer(0.1))
         with monitored(tmp_path) as session:
             assert_same_bits(live_state(session._tf_sess()), expected)
+
+
+def test_a_worker_that_does_not_record_is_refused_where_the_chief_writes_deltas(tmp_path: Path) -> None:
+    cluster = fresh_cluster()
+    options: dict[str, Any] = {"master": cluster.target, "is_chief": False}
+    with new_graph(), cluster.device():
+        model = build_model(Build(parts=2), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path, master=cluster.target) as chief:
+            train(chief, model, [[1]])
+            with new_graph(), cluster.device():
+                build_model(Build(parts=2), tf.train.AdagradOptimizer(0.1))
+                with pytest.raises(ConfigurationError, match="every worker the incremental interval"):
+                    tf.train.MonitoredTrainingSession(**options)
+            with new_graph(), cluster.device():
+                other = build_model(Build(parts=2), tf.train.AdagradOptimizer(0.1))
+                with monitored(tmp_path, **options) as worker:
+                    worker.run(other.train, {other.ids: [29]})
+            train(chief, model, [[2]])
+            assert_same_bits(newest_state(tmp_path), live_state(chief._tf_sess()))
+
+
+def test_the_directory_of_a_job_is_refused(tmp_path: Path) -> None:
+    JobFolder(tmp_path).claim(Job("ranking", trainers=2))
+    with new_graph():
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with pytest.raises(ConfigurationError, match="belongs to job 'ranking'"):
+            monitored(tmp_path)
+
+
+def test_a_session_that_waits_for_its_cluster_says_so_and_says_when_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = ClusterWatch(["/job:ps/task:1"], patience_seconds=0.02)
+    answered = threading.Event()
+
+    class Cluster:
+        def run(self, fetches: str) -> str:
+            assert answered.wait(60)
+            return fetches
+
+        def close(self) -> None:
+            pass
+
+    session = WatchedSession(Cluster(), watch)
+    caller = threading.Thread(target=session.run, args=("a step",))
+    caller.start()
+    wait_until(lambda: len(caplog.messages) >= 2, "two lines in the log")
+    assert all("still waiting" in message and "/job:ps/task:1" in message for message in caplog.messages)
+    answered.set()
+    caller.join()
+    assert "answers again" in caplog.messages[-1]
+    said = len(caplog.messages)
+    assert session.run("at once") == "at once"
+    session.close()
+    assert len(caplog.messages) == said
+    assert not [thread for thread in threading.enumerate() if thread.name == "hotdelta-cluster-watch"]

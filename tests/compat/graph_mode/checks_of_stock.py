@@ -11,7 +11,8 @@ import tensorflow as stock
 
 import hotdelta.compat.v1 as tf
 from hotdelta.chain.manifest import Kind
-from hotdelta.errors import ConfigurationError, DirectoryBusyError
+from hotdelta.errors import ConfigurationError, DirectoryBusyError, ModelMismatchError
+from hotdelta.train.checkpoint_config import CheckpointConfig
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.small_graphs import (
     Build,
@@ -49,6 +50,9 @@ def test_stock_tensorflow_reads_our_fulls(tmp_path: Path, use_resource: bool) ->
     with v1.Graph().as_default(), v1.Session() as session:
         saver = v1.train.import_meta_graph(f"{latest}.meta")
         saver.restore(session, latest)
+        (train_op,) = v1.get_collection("train_op")
+        session.run(train_op, {"ids:0": [1]})
+        assert session.run(v1.train.get_global_step()) == 6
     assert {"checkpoint", "graph.pbtxt"} <= {path.name for path in tmp_path.iterdir()}
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
@@ -88,8 +92,9 @@ class Listener(tf.train.CheckpointSaverListener):
     def after_save(self, session: Any, global_step_value: int) -> None:
         self.told.append(("full", int(global_step_value)))
 
-    def after_incremental_save(self, session: Any, global_step_value: int) -> None:
+    def after_incremental_save(self, session: Any, global_step_value: int) -> bool | None:
         self.told.append(("delta", int(global_step_value)))
+        return None
 
 
 def test_listeners_can_tell_a_full_from_a_delta(tmp_path: Path) -> None:
@@ -106,6 +111,52 @@ def test_listeners_can_tell_a_full_from_a_delta(tmp_path: Path) -> None:
             train(session, model, [[1]] * 5)
     deltas = [("delta", step) for step in (1, 2, 3)]
     assert listener.told == [("full", 0), *deltas, ("full", 4), ("delta", 5), ("full", 5)]
+
+
+class Impatient(Listener):
+    def after_incremental_save(self, session: Any, global_step_value: int) -> bool:
+        super().after_incremental_save(session, global_step_value)
+        return True
+
+
+@pytest.mark.parametrize("save_steps", [4, 1000], ids=["told by the next full", "told by a later step"])
+def test_a_listener_that_was_told_of_a_delta_can_stop_training(tmp_path: Path, save_steps: int) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        scaffold = incremental_scaffold()
+        hook = tf.train.CheckpointSaverHook(
+            str(tmp_path),
+            save_steps=save_steps,
+            scaffold=scaffold,
+            listeners=[Impatient()],
+            incremental_save_steps=3,
+        )
+        with tf.train.MonitoredSession(tf.train.ChiefSessionCreator(scaffold), hooks=[hook]) as session:
+            train(session, model, [[1]] * 4)
+            assert session.should_stop()
+
+
+def test_a_changed_model_is_refused_with_both_shapes_also_without_deltas(tmp_path: Path) -> None:
+    with new_graph():
+        model = build_model(Build(hidden=10), tf.train.AdagradOptimizer(0.1))
+        with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
+            train(session, model, BATCHES)
+    with new_graph():
+        build_model(Build(hidden=20), tf.train.AdagradOptimizer(0.1))
+        with pytest.raises(ModelMismatchError, match=r"kernel: shape \[4, 20\] in the model, \[4, 10\]"):
+            tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path))
+    assert stock.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model.ckpt-5")
+
+
+def test_a_variable_whose_shape_is_not_known_is_restored(tmp_path: Path) -> None:
+    for values in ([1.0, 2.0], [7.0]):
+        with new_graph():
+            given = tf.placeholder_with_default(tf.constant(values), None)
+            variable = tf.Variable(given, validate_shape=False)
+            count = tf.assign_add(tf.train.get_or_create_global_step(), 1)
+            with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path)) as session:
+                session.run(count)
+                assert session.run(variable).tolist() == [1.0, 2.0]
 
 
 def test_a_directory_has_one_trainer(tmp_path: Path) -> None:
@@ -172,6 +223,18 @@ def incremental_scaffold() -> Any:
         (
             lambda: tf.train.CheckpointSaverHook("d", 1, scaffold=incremental_scaffold()),
             "incremental_save_secs or incremental_save_steps",
+        ),
+        (
+            lambda: tf.train.MonitoredTrainingSession(
+                checkpoint_dir="gs://bucket/run", save_incremental_checkpoint_secs=1
+            ),
+            "mount it",
+        ),
+        (
+            lambda: tf.train.CheckpointSaverHook(
+                CheckpointConfig("gs://bucket/run"), scaffold=incremental_scaffold()
+            ),
+            "mount it",
         ),
         (
             lambda: tf.train.Saver(incremental_save_restore=True).save(None, "d"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import socket
-from contextlib import ExitStack
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import hotdelta.compat.v1 as tf
+from tests.reserved_ports import SHARING, reserved_ports
 
 PARAMETER_SERVERS = 2
 
@@ -42,14 +42,12 @@ def fresh_cluster() -> LocalCluster:
 @functools.cache
 def _cluster() -> LocalCluster:
     """One for the process: a server of TensorFlow cannot be stopped."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(PARAMETER_SERVERS + 1)]
-        for each in sockets:
-            each.bind(("localhost", 0))
-        addresses = [f"localhost:{each.getsockname()[1]}" for each in sockets]
-    spec = tf.train.ClusterSpec(
-        {"ps": addresses[:PARAMETER_SERVERS], "worker": addresses[PARAMETER_SERVERS:]}
-    )
-    tasks = [*(("ps", index) for index in range(PARAMETER_SERVERS)), ("worker", 0)]
-    servers = tuple(tf.train.Server(spec, job_name=job, task_index=index) for job, index in tasks)
+    os.environ.update(SHARING)
+    with reserved_ports(PARAMETER_SERVERS + 1) as ports:
+        addresses = [f"localhost:{port}" for port in ports]
+        spec = tf.train.ClusterSpec(
+            {"ps": addresses[:PARAMETER_SERVERS], "worker": addresses[PARAMETER_SERVERS:]}
+        )
+        tasks = [*(("ps", index) for index in range(PARAMETER_SERVERS)), ("worker", 0)]
+        servers = tuple(tf.train.Server(spec, job_name=job, task_index=index) for job, index in tasks)
     return LocalCluster(spec, servers)

@@ -9,19 +9,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from hotdelta.chain import state_file
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.scan import Scanner
 from hotdelta.compat.v1.estimator.export_job import ExportJob
+from hotdelta.compat.v1.estimator.inference import (
+    run_evaluation,
+    run_prediction,
+    single_examples,
+    write_summary,
+)
 from hotdelta.compat.v1.estimator.input_data import call_with_known, read_input
 from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
+from hotdelta.compat.v1.graph_export import refuse_text
 from hotdelta.compat.v1.save_schedule import given_twice
-from hotdelta.compat.v1.scaffold import Scaffold
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.train.checkpoint_config import CheckpointConfig
@@ -114,23 +118,11 @@ class Estimator:
         """The metrics at the newest state, written to `eval[_<name>]` for TensorBoard, too."""
         path = self._existing_checkpoint(checkpoint_path)
         with v1.Graph().as_default():
-            step = v1.train.get_or_create_global_step()
+            v1.train.get_or_create_global_step()
             spec = self._build(ModeKeys.EVAL, input_fn)
-            metrics = dict(spec.eval_metric_ops or {})
-            metrics.setdefault("loss", v1.metrics.mean(spec.loss))
-            updates = tf.group(*(update for _, update in metrics.values()))
-            values = {key: value for key, (value, _) in metrics.items()}
-            all_hooks = [*(hooks or ()), *(spec.evaluation_hooks or ())]
-            with self._session(spec.scaffold, path, all_hooks) as session:
-                done = 0
-                while (steps is None or done < steps) and not session.should_stop():
-                    try:
-                        session.run(updates)
-                    except tf.errors.OutOfRangeError:
-                        break
-                    done += 1
-                answer = dict(_run_without_hooks(session, {**values, "global_step": step}))
-        self._write_summary(answer, name)
+            config = self._config.session_config
+            answer = run_evaluation(spec, path, steps=steps, hooks=hooks or (), config=config)
+        write_summary(Path(self._model_dir) / (f"eval_{name}" if name else "eval"), answer)
         return answer
 
     def predict(
@@ -149,21 +141,16 @@ class Estimator:
             predictions = spec.predictions
             if predict_keys is not None:
                 predictions = {key: predictions[key] for key in _as_list(predict_keys)}
-            all_hooks = [*(hooks or ()), *(spec.prediction_hooks or ())]
-            with self._session(spec.scaffold, path, all_hooks) as session:
-                while not session.should_stop():
-                    try:
-                        answers = session.run(predictions)
-                    except tf.errors.OutOfRangeError:
-                        return
-                    yield from _examples(answers) if yield_single_examples else [answers]
+            config = self._config.session_config
+            for answers in run_prediction(spec, predictions, path, hooks=hooks or (), config=config):
+                yield from single_examples(answers) if yield_single_examples else [answers]
 
     def export_saved_model(
         self,
         export_dir_base: str,
         serving_input_receiver_fn: Any,
-        assets_extra: Any = None,  # noqa: ARG002 - an option of tf.estimator
-        as_text: bool = False,  # noqa: ARG002 - an option of tf.estimator
+        assets_extra: Any = None,
+        as_text: bool = False,
         checkpoint_path: str | None = None,
         save_incr_model: bool = False,
     ) -> bytes:
@@ -171,6 +158,11 @@ class Estimator:
 
         With `save_incr_model` it can take deltas, otherwise only full checkpoints.
         """
+        refuse_text(as_text)
+        if assets_extra:
+            raise ConfigurationError(
+                "assets_extra cannot be exported here", hint="put these files beside the SavedModel"
+            )
         path = self._existing_checkpoint(checkpoint_path)
         job = ExportJob(Path(self._model_dir), path, is_newest=checkpoint_path is None)
         with v1.Graph().as_default():
@@ -201,15 +193,6 @@ class Estimator:
             )
         return spec
 
-    def _session(self, scaffold: Any, checkpoint_path: str, hooks: Any) -> Any:
-        if scaffold is None:
-            has_chain = bool(Scanner(Path(checkpoint_path).parent).scan().manifests)
-            scaffold = Scaffold(incremental_save_restore=has_chain)
-        creator = v1.train.ChiefSessionCreator(
-            scaffold, config=self._config.session_config, checkpoint_filename_with_path=checkpoint_path
-        )
-        return v1.train.MonitoredSession(creator, hooks=hooks)
-
     def _existing_checkpoint(self, path: str | None) -> str:
         found = path or self.latest_checkpoint()
         if found is None:
@@ -223,7 +206,6 @@ class Estimator:
     def _refresh_state_file(self) -> None:
         """A crash may have come between a commit and the file by which TensorFlow finds it."""
         if self._config.is_chief:
-            Path(self._model_dir).mkdir(parents=True, exist_ok=True)
             state_file.refresh_fulls(Path(self._model_dir), disk=Disk())
 
     def _device_function(self) -> Any:
@@ -231,20 +213,6 @@ class Estimator:
             return self._config.device_fn
         worker = f"/job:{self._config.task_type}/task:{self._config.task_id}"
         return v1.train.replica_device_setter(worker_device=worker, cluster=self._config.cluster_spec)
-
-    def _write_summary(self, answer: Mapping[str, Any], name: str | None) -> None:
-        directory = Path(self._model_dir) / (f"eval_{name}" if name else "eval")
-        summary = v1.Summary()
-        for key, value in answer.items():
-            if np.ndim(value) == 0 and key != "global_step":
-                summary.value.add(tag=key, simple_value=float(value))
-        writer = v1.summary.FileWriterCache.get(str(directory))
-        writer.add_summary(summary, int(answer["global_step"]))
-        writer.flush()
-
-
-def _run_without_hooks(session: Any, fetches: Any) -> Any:
-    return session.run_step_fn(lambda step_context: step_context.session.run(fetches))
 
 
 def _temporary_directory() -> str:
@@ -255,11 +223,3 @@ def _temporary_directory() -> str:
 
 def _as_list(keys: Any) -> list[str]:
     return [keys] if isinstance(keys, str) else list(keys)
-
-
-def _examples(answers: Any) -> Iterator[Any]:
-    if not isinstance(answers, Mapping):
-        yield from answers
-        return
-    for index in range(len(next(iter(answers.values())))):
-        yield {key: value[index] for key, value in answers.items()}

@@ -21,9 +21,13 @@ class ServingInputReceiver:
     def __init__(
         self, features: Any, receiver_tensors: Any, receiver_tensors_alternatives: Any = None
     ) -> None:
+        if receiver_tensors_alternatives:
+            raise ConfigurationError(
+                "receiver_tensors_alternatives cannot be exported here",
+                hint="export a second time with the other receiver_tensors",
+            )
         self.features = features
         self.receiver_tensors = _named(receiver_tensors, "input")
-        self.receiver_tensors_alternatives = receiver_tensors_alternatives
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import tensorflow as tf
 from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
 from hotdelta.compat.v1.monitored_session import MonitoredTrainingSession
+from hotdelta.compat.v1.recording_hooks import RecordingHook
 from hotdelta.compat.v1.saver import Saver
-from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, RecordingHook, require_incremental_scaffold
+from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
 
 v1 = tf.compat.v1
