@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -37,15 +37,29 @@ class LiveModel(tf.Module):
         index = [spec.key for spec in self._schema.variables].index(key)
         return self.hotdelta_variables[index]
 
-    def write_stamp(self, identity: tf.Tensor, step: tf.Tensor) -> list[tf.Operation]:
-        return [assign(self.live_identity, identity), assign(self.live_step, step)]
+    def write(
+        self, identity: tf.Tensor, step: tf.Tensor, writes: Callable[[], list[tf.Operation]]
+    ) -> list[tf.Operation]:
+        """Change variables, and say which state this is.
+
+        Until all is written it is none: should a write fail, nobody takes what is half written for a state.
+        """
+        with tf.control_dependencies([assign(self.live_identity, tf.zeros([IDENTITY_LENGTH], tf.int64))]):
+            written = writes()
+        with tf.control_dependencies(written):
+            return [*written, assign(self.live_identity, identity), assign(self.live_step, step)]
 
     def write_update(self, update: UpdateTensors) -> list[tf.Operation]:
-        """Scatter the rows, assign the values (all present: leading axis 1), and say which state this is."""
-        written = [scatter(self.variable(key), ids, update.rows[key]) for key, ids in update.ids.items()]
-        for key, value in update.values.items():
-            written.append(assign(self.variable(key), tf.squeeze(value, axis=[0])))
-        return written + self.write_stamp(update.identity, update.step)
+        """Scatter the rows and assign the values (all present: leading axis 1)."""
+
+        def writes() -> list[tf.Operation]:
+            rows = [scatter(self.variable(key), ids, update.rows[key]) for key, ids in update.ids.items()]
+            return rows + [
+                assign(self.variable(key), tf.squeeze(value, axis=[0]))
+                for key, value in update.values.items()
+            ]
+
+        return self.write(update.identity, update.step, writes)
 
     def fill_unchanged(self, update: UpdateTensors) -> UpdateTensors:
         """The same update with the present value for every value that the delta left out.
@@ -94,13 +108,13 @@ class FullSignatures:
             for spec, value in zip(specs, values, strict=True)
         ]
         checks = [*update_tensors.prefix_asserts(prefix), *values, identity, step]
+
+        def writes() -> list[tf.Operation]:
+            variables = [self._live.variable(spec.key) for spec in specs]
+            return [assign(variable, value) for variable, value in zip(variables, values, strict=True)]
+
         with tf.control_dependencies(checks):
-            written = [
-                assign(self._live.variable(spec.key), value)
-                for spec, value in zip(specs, values, strict=True)
-            ]
-            written += self._live.write_stamp(identity, step)
-            written += self._empty_staging()
+            written = self._live.write(identity, step, writes) + self._empty_staging()
         rows = tf.constant(sum(table.shape[0] for table in self._schema.tables), tf.int64)
         return report(identity, step, rows, written=written, shape=tf.shape(prefix))
 

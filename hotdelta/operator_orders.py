@@ -23,7 +23,7 @@ COMMANDS = {
 }
 _FORGOTTEN = (
     "a restart of the server forgets this order and goes back to its own settings. "
-    "start the server with --state-dir to keep orders"
+    "start the server with --state-dir, and without --pin, to keep orders"
 )
 _PATHS = {
     "rollback": "/model/rollback",

@@ -83,6 +83,9 @@ class Applier:
                 served = self._apply_difference(full, difference, watch)
             else:
                 served = self._write_difference(files, full, difference, watch)
+        if self._chain.orders.pin is None:
+            # Nobody ordered it back, so an older position is that of another history.
+            values.forget_another_history(files.manifest.position)
         values.accept(accepted)
         return served
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, Schema, SignatureSpec
@@ -36,7 +39,8 @@ def require_files(directory: Path, metadata: ExportMetadata) -> None:
     """Raises ApplyError when a file is not the one that was exported: a flipped bit in a graph is another model."""
     for name, digest in metadata.files.items():
         try:
-            content = (directory / name).read_bytes()
+            with _open(directory / name) as file:
+                content = file.read()
         except OSError as error:
             raise _unusable(directory, f"{name} cannot be read: {error.strerror}") from error
         if digest_bytes(content) != digest:
@@ -47,7 +51,7 @@ def read_metadata(directory: Path) -> ExportMetadata:
     """Raises ApplyError when the file is missing, malformed, or of another version."""
     path = directory / contract.METADATA_FILE
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             document = json.loads(file.read(MAX_METADATA_BYTES))
         version = document["metadata_version"]
         if version != contract.METADATA_VERSION:
@@ -59,6 +63,15 @@ def read_metadata(directory: Path) -> ExportMetadata:
         raise _unusable(directory, f"{contract.METADATA_FILE} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unusable(directory, f"{contract.METADATA_FILE} is malformed: {error!r}") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    """Unlike the files of a chain it may be a link; like those, never a pipe, which would be waited for."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def _read(document: dict[str, Any]) -> ExportMetadata:

@@ -19,7 +19,7 @@ from hotdelta.errors import ManifestError
 from hotdelta.logs import event
 from loader.sanity import Usual
 from loader.sanity_statistics import KnownUpdates, SanityStatistics, Summary
-from loader.state_file import replace_file
+from loader.state_file import nodes_from_json, nodes_to_json, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,16 @@ FORMAT_VERSION = 1
 STATISTICS_FILE = "statistics.json"
 KEEP_SECONDS = 10.0
 MAX_BYTES = 64 * 2**20
+
+_MALFORMED = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    ManifestError,
+)
 
 
 def read_statistics(state_dir: Path | None) -> KnownUpdates:
@@ -39,7 +49,7 @@ def read_statistics(state_dir: Path | None) -> KnownUpdates:
             return _decode(file.read(MAX_BYTES))
     except FileNotFoundError:
         return KnownUpdates()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError) as error:
+    except (OSError, *_MALFORMED) as error:
         event(logger, logging.WARNING, "statistics are begun afresh", path=path, reason=repr(error))
         return KnownUpdates()
 
@@ -61,25 +71,26 @@ class KeptStatistics:
         self._disk = disk or Disk()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="hotdelta-statistics")
         self._writing: Future[None] | None = None
-        self._kept_until = statistics.until
+        self._kept = statistics.known()
         self._next = clock() + KEEP_SECONDS
 
     def keep(self) -> None:
         """Call between updates: begins to write when something is new and the last time was long enough ago."""
         is_writing = self._writing is not None and not self._writing.done()
-        if not is_writing and self._statistics.until != self._kept_until and self._clock() >= self._next:
+        if not is_writing and self._clock() >= self._next:
             self._begin()
 
     def close(self) -> None:
         """Writes what is new, and waits for it."""
-        if self._statistics.until != self._kept_until:
-            self._begin()
+        self._begin()
         self._writer.shutdown(wait=True)
 
     def _begin(self) -> None:
-        self._kept_until = self._statistics.until
+        known = self._statistics.known()
         self._next = self._clock() + KEEP_SECONDS
-        self._writing = self._writer.submit(self._write, self._statistics.known())
+        if known != self._kept:
+            self._kept = known
+            self._writing = self._writer.submit(self._write, known)
 
     def _write(self, known: KnownUpdates) -> None:
         try:
@@ -107,23 +118,25 @@ def _encode(known: KnownUpdates) -> bytes:
             }
             for key, summary in known.variables.items()
         },
+        "refused": nodes_to_json(known.refused),
     }
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
 def _decode(content: bytes) -> KnownUpdates:
-    """Raises ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError."""
+    """Raises what is in _MALFORMED."""
     document = json.loads(content)
     if document["format_version"] != FORMAT_VERSION:
         raise ValueError(f"format_version is {document['format_version']}, not {FORMAT_VERSION}")
     variables = {key: _decode_summary(item) for key, item in document["variables"].items()}
     until = document["until"]
-    return KnownUpdates(Position.parse(until) if until else None, variables)
+    refused = nodes_from_json(document["refused"])
+    return KnownUpdates(Position.parse(until) if until else None, variables, refused)
 
 
 def _decode_summary(item: Any) -> Summary:
     figures = [float(item[name]) for name in ("max_norm", "max_change", "touched_share")]
     updates = int(item["updates"])
-    if updates < 0 or any(math.isnan(figure) or figure < 0 for figure in figures):
+    if updates < 0 or any(not math.isfinite(figure) or figure < 0 for figure in figures):
         raise ValueError(f"{item} are no statistics")
     return Summary(updates, Usual(*figures))

@@ -103,8 +103,11 @@ class LiveModel:
 
     def apply(self) -> None:
         """Copy what is staged into the live variables. Memory only."""
-        self._update(contract.APPLY_STAGED, {})
-        self._read_identity()
+        try:
+            self._update(contract.APPLY_STAGED, {})
+        finally:
+            # Refused it is the state before, failed in the middle it is none.
+            self._read_identity()
 
     def holds(self, node: Node) -> bool:
         """Whether the variables themselves say that this is their state."""
@@ -119,8 +122,10 @@ class LiveModel:
 
     def restore_full(self, prefix: Path) -> None:
         """Read a full checkpoint into every variable. For a model that serves nobody: it needs twice its memory."""
-        self._update(contract.RESTORE_FULL, {contract.PREFIX_INPUT: _prefix(prefix)})
-        self._read_identity()
+        try:
+            self._update(contract.RESTORE_FULL, {contract.PREFIX_INPUT: _prefix(prefix)})
+        finally:
+            self._read_identity()
 
     def warm_up(self) -> None:
         """Run every path once, so that no request and no update pays for a first time. Not while serving."""

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from hotdelta.chain import Disk, Node, Position
+from hotdelta.chain import Disk, Position
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
 from loader.orders import Orders
 from loader.settings import LoaderSettings
-from loader.state_file import replace_file
+from loader.state_file import nodes_from_json, nodes_to_json, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +31,7 @@ class OrderBook:
     """
 
     def __init__(self, settings: LoaderSettings, *, disk: Disk | None = None) -> None:
-        """Raises ConfigurationError when kept orders cannot be read, or could not be kept, or contradict `pin`."""
+        """Raises ConfigurationError when kept orders cannot be read, or could not be kept."""
         self._pin = settings.pin
         self._disk = disk or Disk()
         self._path = settings.state_dir / ORDERS_FILE if settings.state_dir is not None else None
@@ -42,11 +40,8 @@ class OrderBook:
             _require_apart(self._path.parent, settings)
             self._kept = self._open(self._path)
         self.orders = self._at_restart()
-        if any(node.position == self.orders.pin for node in self.orders.bad):
-            raise ConfigurationError(
-                f"{self.orders.pin} was rolled back, so it cannot be served",
-                hint=f"start without this pin and resume first; the orders are kept in {self._path}",
-            )
+        if self._is_pin_bad():
+            event(logger, logging.WARNING, "the pin was rolled back, and is left out", pin=self._pin)
 
     @property
     def is_kept(self) -> bool:
@@ -76,9 +71,13 @@ class OrderBook:
         return replace(self.orders, pin=pin, is_pin_a_setting=False)
 
     def _at_restart(self) -> Orders:
-        if self._pin is None:
+        if self._pin is None or self._is_pin_bad():
             return replace(self._kept)
         return replace(self._kept, pin=self._pin, is_pin_a_setting=True)
+
+    def _is_pin_bad(self) -> bool:
+        """A server that was rolled back from its own pin must come back, and not with what was undone."""
+        return self._pin is not None and any(node.position == self._pin for node in self._kept.bad)
 
     def _open(self, path: Path) -> Orders:
         try:
@@ -115,8 +114,8 @@ def _encode(orders: Orders) -> bytes:
     document = {
         "format_version": FORMAT_VERSION,
         "pin": str(orders.pin) if orders.pin else None,
-        "rolled_back": _nodes_to_json(orders.bad),
-        "released": _nodes_to_json(orders.released),
+        "rolled_back": nodes_to_json(orders.bad),
+        "released": nodes_to_json(orders.released),
     }
     return json.dumps(document, indent=1).encode() + b"\n"
 
@@ -129,18 +128,9 @@ def _decode(content: bytes) -> Orders:
     pin = document["pin"]
     return Orders(
         Position.parse(pin) if pin else None,
-        _nodes_from_json(document["rolled_back"]),
-        _nodes_from_json(document["released"]),
+        frozenset(nodes_from_json(document["rolled_back"])),
+        frozenset(nodes_from_json(document["released"])),
     )
-
-
-def _nodes_to_json(nodes: Iterable[Node]) -> list[dict[str, str]]:
-    ordered = sorted(nodes, key=lambda node: node.position)
-    return [{"position": str(node.position), "state_id": node.state_id} for node in ordered]
-
-
-def _nodes_from_json(items: Any) -> frozenset[Node]:
-    return frozenset(Node(Position.parse(item["position"]), str(item["state_id"])) for item in items)
 
 
 def _unusable(path: Path, reason: str | None) -> ConfigurationError:

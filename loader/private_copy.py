@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -17,6 +18,8 @@ from loader.commit_files import SERVING_ROLES, VerifiedFiles, stamp_files
 
 _CHUNK_BYTES = 2**20
 _PREFIX = "hotdelta-verified-"
+# What file systems without locks answer: there nobody can tell an abandoned directory, so none is removed.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class PrivateCopies:
@@ -54,7 +57,7 @@ class PrivateCopies:
 class _OwnDirectory:
     """A temporary directory with a lock on it, which ends with the process: it tells a used one from an abandoned one.
 
-    (The cleaners of /tmp leave a directory with a lock alone, too.)
+    (systemd's cleaner of /tmp leaves a directory with a lock alone, too.)
     """
 
     def __init__(self) -> None:
@@ -63,11 +66,23 @@ class _OwnDirectory:
 
     def path(self) -> Path:
         """Made when it is needed, and again when somebody removed it. Raises OSError."""
-        if self._path is None or not self._path.is_dir():
+        if self._path is None or not self._is_ours(self._path):
             self.remove()
             made = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            self._path, self._lock = made, _lock(made)
+            try:
+                self._lock = _open_locked(made, is_lock_needed=False)
+            except OSError:
+                made.rmdir()
+                raise
+            self._path = made
         return self._path
+
+    def _is_ours(self, path: Path) -> bool:
+        """Whether it still is the directory that we locked: somebody else may have taken its name since."""
+        try:
+            return os.path.samestat(path.lstat(), os.fstat(self._lock))
+        except OSError:
+            return False
 
     def remove(self) -> None:
         path, self._path = self._path, None
@@ -81,19 +96,20 @@ def _remove_abandoned() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if path.lstat().st_uid == os.geteuid():
-                lock = _lock(path)
+                lock = _open_locked(path)
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(lock)
 
 
-def _lock(directory: Path) -> int:
-    """Raises OSError when somebody else has it, or when it is no directory."""
+def _open_locked(directory: Path, *, is_lock_needed: bool = True) -> int:
+    """Raises OSError when somebody else has the lock, when it is no directory, or on a file system without locks."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
+    except OSError as error:
+        if is_lock_needed or error.errno not in _NO_LOCKS:
+            os.close(descriptor)
+            raise
     return descriptor
 
 

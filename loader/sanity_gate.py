@@ -53,7 +53,7 @@ class SanityGate:
                 figures = measure(chunked(rows, before[name])) if has_figures(rows.dtype) else Figures()
                 share = len(rows) / max(1, spec.shape[0]) if spec.is_table else 0.0
                 accepted[spec.key] = self._judge(manifest, spec, replace(figures, touched_share=share))
-        return Accepted(manifest.position, accepted)
+        return Accepted(manifest.node, accepted)
 
     def check_full(self, files: VerifiedFiles, schema: Schema) -> Accepted:
         """A full may differ from the live state by any number of updates, so its changes are not looked at."""
@@ -63,7 +63,7 @@ class SanityGate:
                 spec.key: self._judge(manifest, spec, measure(whole_chunks(bundle, spec.key, spec)))
                 for spec in measured_variables(schema)
             }
-        return Accepted(manifest.position, accepted)
+        return Accepted(manifest.node, accepted)
 
     def forget_another_history(self, newest: Position | None) -> None:
         """Positions only grow: when the newest is older than what was accepted, that was something else."""
@@ -82,18 +82,25 @@ class SanityGate:
             limits = self._settings.limits_of(spec.key, is_table=True)
             complaint = judge_shares(record, limits, self._usual(manifest, spec)) if record else ""
             if complaint:
-                raise _insane(manifest, spec, complaint)
+                raise self._insane(manifest, spec, complaint)
 
     def _judge(self, manifest: Manifest, spec: VariableSpec, figures: Figures) -> Figures:
         limits = self._settings.limits_of(spec.key, is_table=spec.is_table)
         complaint = judge_values(figures, limits, self._usual(manifest, spec))
         if complaint and manifest.node not in self._released:
-            raise _insane(manifest, spec, complaint)
+            raise self._insane(manifest, spec, complaint)
         return figures
 
     def _usual(self, manifest: Manifest, spec: VariableSpec) -> Usual | None:
-        is_new = self.statistics.is_new(manifest.position)
+        is_new = self.statistics.is_new(manifest.node)
         return self.statistics.usual(spec.key) if is_new else None
+
+    def _insane(self, manifest: Manifest, spec: VariableSpec, complaint: str) -> SanityError:
+        self.statistics.refuse(manifest.node)
+        return SanityError(
+            f"{manifest.kind} {manifest.position} is quarantined: {spec.key!r}: {complaint}",
+            hint=f"a later full steps over it; if it is meant to be so: hotdelta release URL {manifest.position}",
+        )
 
 
 def measured_variables(schema: Schema) -> list[VariableSpec]:
@@ -112,10 +119,3 @@ def whole_chunks(bundle: BundleRows, name: str, spec: VariableSpec) -> Iterator[
     for start in range(0, spec.shape[0], length):
         stop = min(spec.shape[0], start + length)
         yield bundle.read_rows(name, start, stop, buffer=buffer), None
-
-
-def _insane(manifest: Manifest, spec: VariableSpec, complaint: str) -> SanityError:
-    return SanityError(
-        f"{manifest.kind} {manifest.position} is quarantined: {spec.key!r}: {complaint}",
-        hint=f"a later full steps over it; if it is meant to be so: hotdelta release URL {manifest.position}",
-    )

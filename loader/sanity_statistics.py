@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hotdelta.chain import Position
+from hotdelta.chain import Node, Position
 from hotdelta.sanity_limits import WINDOW_UPDATES
 from loader.sanity import Figures, Usual
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The figures of each variable of an update, and the position that it leads to."""
+    """The figures of each variable of an update, and the state that it leads to."""
 
-    position: Position
+    node: Node
     figures: Mapping[str, Figures]
 
 
@@ -27,29 +27,34 @@ class Summary:
     usual: Usual
 
 
+# Of states that are refused one after the other only the newest ones can matter again.
+MAX_REFUSED = 1000
+
 _NOTHING = Summary(0, Usual(0.0, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class KnownUpdates:
-    """Statistics as they survive a restart: of every variable, up to a position."""
+    """Statistics as they survive a restart: of every variable, up to a position, and the states that were refused."""
 
     until: Position | None = None
     variables: Mapping[str, Summary] = field(default_factory=dict)
+    refused: tuple[Node, ...] = ()
 
 
 class SanityStatistics:
     """The largest norm that each variable ever had here, and what else its recent updates had. One thread at a time.
 
     Norms are not forgotten: the row of a rare item is as large as it was when it was last updated, and a full holds
-    every row. Positions only grow, so what is not newer than all that was accepted was accepted before, or is part of
-    it: it says nothing new, and is not judged by what came after it.
+    every row. Positions only grow, so what is not newer than all that was accepted, and was not refused, was accepted
+    before or is part of it: it says nothing new, and is not judged by what came after it.
     """
 
     def __init__(self, known: KnownUpdates | None = None, *, min_updates: int) -> None:
         known = known or KnownUpdates()
         self._min_updates = min_updates
         self._until = known.until
+        self._refused = deque(known.refused, maxlen=MAX_REFUSED)
         self._before = dict(known.variables)
         self._norms = {key: summary.usual.max_norm for key, summary in known.variables.items()}
         self._recent: dict[str, deque[Figures]] = {}
@@ -59,8 +64,13 @@ class SanityStatistics:
         """The newest position that was accepted."""
         return self._until
 
-    def is_new(self, position: Position) -> bool:
-        return self._until is None or position > self._until
+    def is_new(self, node: Node) -> bool:
+        return self._until is None or node.position > self._until or node in self._refused
+
+    def refuse(self, node: Node) -> None:
+        """A later full may step over it: it is to be judged again when it is met again."""
+        if node not in self._refused:
+            self._refused.append(node)
 
     def usual(self, key: str) -> Usual | None:
         """None while too little is known."""
@@ -73,20 +83,24 @@ class SanityStatistics:
             self._norms[key] = max(self._norms.get(key, 0.0), item.max_norm)
 
     def add(self, accepted: Accepted) -> None:
-        if not self.is_new(accepted.position):
+        node = accepted.node
+        if not self.is_new(node):
             return
-        self._until = accepted.position
+        if node in self._refused:
+            self._refused.remove(node)
+        self._until = max(self._until, node.position) if self._until else node.position
         self.note(accepted.figures)
         for key, figures in accepted.figures.items():
             self._recent.setdefault(key, deque(maxlen=WINDOW_UPDATES)).append(figures)
 
     def known(self) -> KnownUpdates:
         """What to begin with after a restart."""
-        return KnownUpdates(self._until, {key: self._summarize(key) for key in self._norms})
+        variables = {key: self._summarize(key) for key in self._norms}
+        return KnownUpdates(self._until, variables, tuple(self._refused))
 
     def forget(self) -> None:
         self._until = None
-        for known in (self._before, self._norms, self._recent):
+        for known in (self._before, self._norms, self._recent, self._refused):
             known.clear()
 
     def _summarize(self, key: str) -> Summary:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from hotdelta.chain import Disk, names
+from hotdelta.chain import Disk, Node, Position, names
 from hotdelta.chain.disk import write_durably
 
 
@@ -14,3 +16,13 @@ def replace_file(disk: Disk, path: Path, content: bytes) -> None:
     write_durably(disk, temporary, content)
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)
+
+
+def nodes_to_json(nodes: Iterable[Node]) -> list[dict[str, str]]:
+    ordered = sorted(nodes, key=lambda node: node.position)
+    return [{"position": str(node.position), "state_id": node.state_id} for node in ordered]
+
+
+def nodes_from_json(items: Any) -> tuple[Node, ...]:
+    """Raises KeyError, TypeError, ManifestError."""
+    return tuple(Node(Position.parse(item["position"]), str(item["state_id"])) for item in items)

@@ -233,6 +233,7 @@ class Updater:
         """Called between two steps, of which there may be thousands: cheap, and the place to stop."""
         self._report.add(served)
         self._observation.observe_update()
+        self._between_looks()
         return not self._is_stopping.is_set() and not self._commands.is_waiting
 
     def _tell_of_deltas(self, export_version: int) -> None:

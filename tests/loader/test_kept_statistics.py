@@ -27,6 +27,7 @@ from tests.loader.step_model import (
 )
 from tests.loader.test_order_book import DyingDisk
 from tests.loader.test_quarantine import poison, wait_until_quarantined
+from tests.loader.test_sanity import node_at
 
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)
@@ -60,7 +61,7 @@ class FullDisk(Disk):
 
 def statistics_until(seq: int, change: float = 1.0) -> SanityStatistics:
     statistics = SanityStatistics(min_updates=1)
-    statistics.add(Accepted(Position(1, seq), {"table": Figures(max_norm=2.0, max_change=change)}))
+    statistics.add(Accepted(node_at(seq), {"table": Figures(max_norm=2.0, max_change=change)}))
     return statistics
 
 
@@ -70,7 +71,9 @@ def keep(directory: Path, statistics: SanityStatistics, disk: Disk | None = None
 
 
 def statistics_of_a(figures: str) -> bytes:
-    return f'{{"format_version": 1, "until": null, "variables": {{"a": {{{figures}}}}}}}'.encode()
+    return (
+        f'{{"format_version": 1, "until": null, "refused": [], "variables": {{"a": {{{figures}}}}}}}'.encode()
+    )
 
 
 def test_a_restarted_loader_knows_an_outlier(root: Path, train: StartTrainer) -> None:
@@ -120,9 +123,29 @@ def test_statistics_of_another_history_are_forgotten(
     assert "another history" in caplog.text
 
 
+def test_a_history_that_takes_the_place_of_another_is_not_judged_by_it(
+    root: Path, train: StartTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Trainer(root / "other")
+    for _ in range(3):
+        other.train([1, 2])
+    bad = poison(other, 5000.0)
+    other.close()
+    with serving(root, sanity=SOON) as loader:
+        trainer = train()
+        newest = [trainer.train([1, 2]) for _ in range(8)][-1]
+        assert newest > bad
+        wait_for_position(loader, newest)
+        (root / "run").rename(root / "away")
+        (root / "other").rename(root / "run")
+        wait_until_quarantined(loader, bad, "times the usual")
+        assert "another history" in caplog.text
+
+
 def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
     assert read_statistics(None) == read_statistics(tmp_path) == KnownUpdates()
     statistics = statistics_until(7)
+    statistics.refuse(node_at(6))
     keep(tmp_path, statistics)
     assert read_statistics(tmp_path) == statistics.known()
     assert read_statistics(tmp_path).variables["table"].usual == Usual(2.0, 1.0)
@@ -137,7 +160,11 @@ def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
         b"\xff",
         b"[" * 100_000,
         b'{"format_version": 2}',
-        b'{"format_version": 1, "until": "newest", "variables": {}}',
+        b'{"format_version": 1, "until": "newest", "refused": [], "variables": {}}',
+        b'{"format_version": 1, "until": null, "refused": [1], "variables": {}}',
+        statistics_of_a('"updates": 1e999, "max_norm": 1, "max_change": 1, "touched_share": 0'),
+        statistics_of_a(f'"updates": 1, "max_norm": 1{"0" * 400}, "max_change": 1, "touched_share": 0'),
+        statistics_of_a('"updates": 1, "max_norm": Infinity, "max_change": 1, "touched_share": 0'),
         statistics_of_a('"updates": 1, "max_norm": NaN, "max_change": 1, "touched_share": 0'),
         statistics_of_a('"updates": 1, "max_norm": -1, "max_change": 1, "touched_share": 0'),
         statistics_of_a('"updates": -1, "max_norm": 1, "max_change": 1, "touched_share": 0'),
@@ -171,7 +198,7 @@ def test_a_kill_at_any_system_call_leaves_the_old_statistics_or_the_new_ones(
 def test_they_are_written_now_and_then_and_nobody_waits_for_a_slow_disk(tmp_path: Path) -> None:
     clock, disk, statistics = Clock(), SlowDisk(), statistics_until(1)
     kept = KeptStatistics(tmp_path, statistics, clock=clock, disk=disk)
-    statistics.add(Accepted(Position(1, 2), {}))
+    statistics.add(Accepted(node_at(2), {}))
     kept.keep()
     assert list(tmp_path.iterdir()) == [], "too soon"
     clock.now += KEEP_SECONDS
@@ -179,7 +206,7 @@ def test_they_are_written_now_and_then_and_nobody_waits_for_a_slow_disk(tmp_path
     writing = kept._writing
     assert writing is not None
     assert not writing.done()
-    statistics.add(Accepted(Position(1, 3), {}))
+    statistics.add(Accepted(node_at(3), {}))
     clock.now += KEEP_SECONDS
     kept.keep()
     assert kept._writing is writing, "one at a time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from hotdelta.chain import BundleReader, Kind, Position, names
 from hotdelta.errors import ApplyError, DamagedError, RequestError
+from hotdelta.signatures import METADATA_FILE
 from loader.bundle_rows import BundleRows
 from loader.commit_files import verify_files
 from loader.delta_files import DeltaFiles
@@ -176,6 +178,14 @@ def test_empty_batch_and_narrow_integers_are_taken(untouched: LiveModel) -> None
 def test_directory_that_is_no_export_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ApplyError, match="no export that can be served"):
         LiveModel.load(tmp_path)
+
+
+def test_an_export_with_a_pipe_in_it_is_not_waited_for(root: Path) -> None:
+    metadata = root / "export" / "1" / METADATA_FILE
+    metadata.unlink()
+    os.mkfifo(metadata)
+    with pytest.raises(ApplyError, match="it is not a regular file"):
+        LiveModel.load(root / "export" / "1")
 
 
 def test_training_tensors_are_not_in_the_export(root: Path) -> None:

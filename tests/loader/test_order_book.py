@@ -104,8 +104,19 @@ def test_a_pin_that_is_given_at_the_start_wins(tmp_path: Path) -> None:
     give(OrderBook(settings(tmp_path)), PINNED)
     book = OrderBook(settings(tmp_path, pin=Position(3, 5)))
     assert (book.orders.pin, book.orders.bad) == (Position(3, 5), PINNED.bad)
-    with pytest.raises(ConfigurationError, match=r"3\.18 was rolled back"):
-        OrderBook(settings(tmp_path, pin=Position(3, 18)))
+
+
+def test_a_pin_that_was_rolled_back_gives_way_to_what_was_ordered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that is started again with the same arguments after an emergency comes back where it was."""
+    book = OrderBook(settings(tmp_path, pin=Position(3, 18)))
+    assert book.orders.pin == Position(3, 18)
+    give(book, PINNED)
+    assert book.is_kept
+    book = OrderBook(settings(tmp_path, pin=Position(3, 18)))
+    assert (book.orders, book.is_kept) == (PINNED, True)
+    assert "the pin was rolled back" in caplog.text
 
 
 def test_a_pin_that_is_given_at_the_start_is_no_order_and_is_not_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -46,6 +47,34 @@ def test_a_copy_is_only_ours_and_goes_when_it_was_read(
     files.close()
     assert [path for path in temporary.rglob("*") if path.is_file()] == []
     copies.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_name_that_somebody_else_took_meanwhile_is_not_ours(
+    root: Path, temporary: Path, copies: PrivateCopies, full: Manifest
+) -> None:
+    copies.verify_files(root / "run", full).close()
+    (ours,) = temporary.iterdir()
+    ours.rename(temporary / "moved")
+    ours.mkdir()
+    files = copies.verify_files(root / "run", full)
+    assert ours not in files.prefix.parents
+    files.close()
+
+
+def test_a_file_system_without_locks_will_do(
+    root: Path, temporary: Path, full: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def know_no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", know_no_locks)
+    first = PrivateCopies()
+    files = first.verify_files(root / "run", full)
+    PrivateCopies().close()
+    assert files.prefix.with_suffix(f"{files.prefix.suffix}.index").is_file(), "it may be in use"
+    files.close()
+    first.close()
     assert list(temporary.iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from hotdelta.chain import Position, TableRecord, Tracking
+from hotdelta.chain import Node, Position, TableRecord, Tracking
 from hotdelta.errors import ConfigurationError
 from hotdelta.sanity_limits import WINDOW_UPDATES, LimitChange, SanityLimits, SanitySettings, describe_limits
 from loader.sanity import Figures, Usual, judge_shares, judge_values
@@ -76,7 +76,11 @@ def test_an_outlier_is_refused_once_there_are_statistics(figures: Figures) -> No
 
 
 def accept(statistics: SanityStatistics, seq: int, figures: Figures) -> None:
-    statistics.add(Accepted(Position(1, seq), {"table": figures}))
+    statistics.add(Accepted(node_at(seq), {"table": figures}))
+
+
+def node_at(seq: int) -> Node:
+    return Node(Position(1, seq), f"{seq:032x}")
 
 
 def test_statistics_need_some_updates_and_forget_all_of_old_ones_but_their_norms() -> None:
@@ -95,7 +99,7 @@ def test_what_was_accepted_before_is_not_counted_again() -> None:
     accept(statistics, 7, Figures(max_change=1.0))
     accept(statistics, 3, Figures(max_change=50.0))
     assert statistics.usual("table") == Usual(0.0, 1.0)
-    assert (statistics.is_new(Position(1, 7)), statistics.is_new(Position(1, 8))) == (False, True)
+    assert (statistics.is_new(node_at(7)), statistics.is_new(node_at(8))) == (False, True)
 
 
 def test_statistics_of_an_earlier_process_count_for_as_long_as_new_ones_would() -> None:

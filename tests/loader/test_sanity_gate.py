@@ -11,6 +11,7 @@ from hotdelta.chain import Kind, Manifest, Node, Position, Schema, TableRecord, 
 from hotdelta.errors import SanityError
 from loader import SanitySettings
 from loader.sanity_gate import SanityGate
+from loader.sanity_statistics import KnownUpdates
 from tests.loader.test_straight_line import manifest_of
 
 ROWS = 1000
@@ -23,10 +24,10 @@ def schema_of(dtype: str) -> Schema:
 class Updates:
     """Deltas of one table, given to a gate as the loader does."""
 
-    def __init__(self, dtype: str = "float32") -> None:
+    def __init__(self, dtype: str = "float32", known: KnownUpdates | None = None) -> None:
         self._schema = schema_of(dtype)
         self._dtype = np.dtype(dtype)
-        self.gate = SanityGate(SanitySettings(min_updates=3))
+        self.gate = SanityGate(SanitySettings(min_updates=3), known)
 
     def take(self, seq: int, *, rows: int = 1, change: float = 1.0) -> None:
         """Raises SanityError."""
@@ -51,6 +52,22 @@ def test_what_was_accepted_is_accepted_again_whatever_came_after_it() -> None:
     updates.take(1, change=1e5)
     with pytest.raises(SanityError, match="the largest change of a row"):
         updates.take(300, change=1e5)
+
+
+def test_what_was_refused_is_judged_again_also_after_a_restart() -> None:
+    updates = Updates()
+    for seq in range(1, 5):
+        updates.take(seq)
+    with pytest.raises(SanityError):
+        updates.take(5, change=1e5)
+    updates.take(6)
+    restarted = Updates(known=updates.gate.statistics.known())
+    for again in (updates, restarted):
+        with pytest.raises(SanityError, match="times the usual"):
+            again.take(5, change=1e5)
+        again.gate.release(again.manifest(5).node)
+        again.take(5, change=1e5)
+        assert again.gate.statistics.until == Position(1, 6)
 
 
 def test_absolute_limits_hold_for_what_was_accepted_before_too() -> None:
