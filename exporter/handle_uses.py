@@ -26,13 +26,17 @@ class Use:
         return f"{self.operation} {self.node}"
 
 
-def handle_uses(function: Any, variable: tf.Variable) -> Iterator[Use]:
+def handle_uses(function: Any, variables: Sequence[tf.Variable]) -> Iterator[tuple[int, Use]]:
+    """Each use of a variable, with the variable's index. The graph, which may be large, is read once for all."""
     graph = function.graph
+    graph_def = graph.as_graph_def()
+    body = _Body(graph_def.node, returned=[tensor.op.name for tensor in graph.outputs])
+    library = _library(graph_def)
+    index_of = {id(variable.handle): index for index, variable in enumerate(variables)}
     for outer, inner in graph.captures:
-        if outer is variable.handle:
-            graph_def = graph.as_graph_def()
-            body = _Body(graph_def.node, returned=[tensor.op.name for tensor in graph.outputs])
-            yield from _follow(body, inner.op.name, _library(graph_def))
+        if (index := index_of.get(id(outer))) is not None:
+            for use in _follow(body, inner.op.name, library):
+                yield index, use
 
 
 class _Body:

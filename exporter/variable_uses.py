@@ -59,7 +59,6 @@ def _is_whole_read(use: Use) -> bool:
 
 
 def _uses(module: ServingModule, schema: Schema) -> Iterator[tuple[VariableSpec, str, Use]]:
-    for spec, variable in zip(schema.variables, module.variables, strict=True):
-        for name, function in module.signatures.items():
-            for use in handle_uses(function, variable):
-                yield spec, name, use
+    for name, function in module.signatures.items():
+        for index, use in handle_uses(function, module.variables):
+            yield schema.variables[index], name, use

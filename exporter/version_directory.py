@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -15,6 +16,7 @@ from hotdelta.train.serving_files import publish_directory
 
 _TEMPORARY_PREFIX = ".tmp-export-"
 _LOCK_FILE = ".exporter.lock"
+_NAME_IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
 @contextmanager
@@ -57,7 +59,7 @@ def publish(temporary: Path, target: Path) -> None:
     try:
         publish_directory(temporary, target)
     except OSError as error:
-        if target.exists():
+        if error.errno in _NAME_IS_TAKEN and target.exists():
             raise _exists_already(target) from error
         raise
 

@@ -142,9 +142,10 @@ class Loader:
         self._updater.stop()
         if self._statistics is not None:
             self._statistics.close()
-        self._serving.close()
+        # Nobody reads the copies any more; the predictions in flight, which are waited for next, may take long.
         if self._copies is not None:
             self._copies.close()
+        self._serving.close()
 
     @property
     def is_alive(self) -> bool:

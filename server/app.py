@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
+import time
 from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
@@ -73,13 +74,14 @@ async def _run(app: FastAPI, *, loader: ServedModel, batcher: Batcher) -> AsyncI
 
 
 async def _stop(loader: ServedModel, batcher: Batcher) -> bool:
-    """Whether all threads have ended. A prediction, or the loading of a large export, may take much longer."""
+    """Whether all threads have ended. A prediction, or the loading of a large export, may take much longer.
 
-    def stop() -> None:
-        batcher.stop()
-        loader.stop()
-
-    stopping = threading.Thread(target=stop, name="stop", daemon=True)
-    stopping.start()
-    await asyncio.to_thread(stopping.join, _REST_SECONDS)
-    return not stopping.is_alive()
+    Neither waits for the other: the loader has files to write, and to remove, also while a prediction hangs.
+    """
+    deadline = time.monotonic() + _REST_SECONDS
+    stops = [threading.Thread(target=part.stop, name="stop", daemon=True) for part in (batcher, loader)]
+    for thread in stops:
+        thread.start()
+    for thread in stops:
+        await asyncio.to_thread(thread.join, max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in stops)

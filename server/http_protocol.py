@@ -1,7 +1,8 @@
 """HTTP/1.1 as uvicorn speaks it, and as the clients of model servers need it.
 
 Refusals that never reach the application are JSON too; a client that offers an upgrade (Java's does, to HTTP/2) or has
-closed his side after asking gets his answer; one that does not go on sending is not waited for.
+closed his side after asking gets his answer; one that does not go on sending is not waited for: the head has
+RECEIVE_SECONDS in all, the body as long after each of its bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_head_due = True
+        self._is_begun = False
         self._head_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
 
@@ -43,10 +45,13 @@ class JsonHttpProtocol(HttpToolsProtocol):
             data = data if self._head_bytes else _without_upgrade(data)
             self._head_bytes += len(data)
         super().data_received(data)
-        if self.transport.is_closing() or (self._is_head_due and not self._head_bytes):
+        if self.transport.is_closing():
             self._be_content()
             return
-        self._be_patient()
+        if not self._is_head_due and self._unanswered() is not None:
+            self._be_content()
+        if self._is_begun or self._head_bytes:
+            self._be_patient()
         if self._is_head_due and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes")
 
@@ -58,12 +63,18 @@ class JsonHttpProtocol(HttpToolsProtocol):
         cycle.keep_alive = False
         return True
 
+    def on_message_begin(self) -> None:
+        self._is_begun = True
+        self._be_content()
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         self._is_head_due = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._is_head_due, self._head_bytes = True, 0
+        self._is_head_due, self._is_begun, self._head_bytes = True, False, 0
+        self._be_content()
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -89,12 +100,16 @@ class JsonHttpProtocol(HttpToolsProtocol):
     def _lose_patience(self) -> None:
         self._patience = None
         cycle = self._unanswered()
+        if self.pipeline or (cycle is not None and not cycle.more_body):
+            # He waits for us: what came after his request is looked at when it is answered.
+            self._be_patient()
+            return
         is_answered = cycle.response_started if cycle is not None else not self._is_head_due
-        if is_answered or self.pipeline:
-            # Another answer would be taken for that of another request.
+        if is_answered or not self._is_begun:
+            # An answer would be taken for that of another request.
             self.transport.close()
         elif not self.transport.is_closing():
-            self._refuse(408, f"the request was not there within {self.receive_seconds:g} seconds")
+            self._refuse(408, f"the rest of the request did not come within {self.receive_seconds:g} seconds")
 
     def _refuse(self, status: int, problem: str) -> None:
         body = orjson.dumps({"error": problem})

@@ -14,7 +14,7 @@ from hotdelta.sanity_limits import LimitChange
 
 ENVIRONMENT_PREFIX = "HOTDELTA_"
 
-# A letter or two, but neither HOTDELTA_SERVICE_PORT, which Kubernetes sets, nor HOTDELTA_ADMIN_TOKEN of `hotdelta`.
+# Of names without the prefix: a letter in a long one, but neither HOTDELTA_PORT2 nor HOTDELTA_HOSTS.
 _LIKENESS = 0.92
 
 _TRUE = ("1", "true", "yes", "on")
@@ -132,7 +132,7 @@ class Settings:
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
     """Flags win over the environment, the environment over defaults. Raises ConfigurationError."""
-    _refuse_misspelt(environment)
+    _refuse_misspelt(flags, environment)
     values: dict[str, Any] = {}
     for setting in fields(Settings):
         if (given := flags.get(setting.name)) is not None:
@@ -156,14 +156,19 @@ def _of_variable(setting: Field[Any], text: str) -> Any:
     return value
 
 
-def _refuse_misspelt(environment: Mapping[str, str]) -> None:
-    """A variable that looks like a setting and is none would be ignored without a word."""
-    known = [variable_name(setting) for setting in fields(Settings)]
-    for name in environment:
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
-            similar = difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS)
-            if similar:
-                raise ConfigurationError(f"{name} is no setting", hint=f"did you mean {similar[0]}?")
+def _refuse_misspelt(flags: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """A variable that looks like a setting which nobody gave, and is none, would be ignored without a word."""
+    known = {variable_name(setting).removeprefix(ENVIRONMENT_PREFIX): setting for setting in fields(Settings)}
+    for variable in environment:
+        name = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if name == variable or name in known:
+            continue
+        for similar in difflib.get_close_matches(name, known, n=1, cutoff=_LIKENESS):
+            meant = known[similar]
+            if flags.get(meant.name) is None and not environment.get(variable_name(meant)):
+                raise ConfigurationError(
+                    f"{variable} is no setting", hint=f"did you mean {variable_name(meant)}?"
+                )
 
 
 def flag_name(setting: Field[Any]) -> str:

@@ -66,7 +66,7 @@ class ModelState:
         """The key of a variable, which is given by key or as the object itself."""
         if isinstance(wanted, str):
             return wanted if wanted in self.by_key() else None
-        if hasattr(wanted, "_value"):
+        if hasattr(wanted, "_value") or isinstance(wanted, tf.Variable):
             wanted = raw(wanted)
         parts = list(wanted) if isinstance(wanted, PartitionedVariable) else [wanted]
         return next((held.key for held in self.variables for part in held.parts if part is parts[0]), None)

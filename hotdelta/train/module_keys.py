@@ -11,31 +11,40 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.optimizer_slots import raw
 from hotdelta.train.sharded import is_sharded
 
 
 def module_keys(module: tf.Module) -> dict[int, str]:
-    """id(variable) to key. A variable that is reached by several paths has the first of them."""
-    return {id(variable): key for key, variable in module_variables(module).items()}
+    """id(tf.Variable) to key. A variable that is reached by several paths has the first of them."""
+    return {id(raw(variable)): key for key, variable in module_variables(module).items()}
 
 
 def module_variables(module: tf.Module) -> dict[str, Any]:
     """Key to variable, each variable once; a sharded variable is one. The state of a random generator is one of them.
 
-    Raises ConfigurationError for a Keras layer, which tf.Module does not look into: nothing of it would be saved.
+    Raises ConfigurationError for a Keras layer with variables, which tf.Module does not look into: nothing of them
+    would be saved. One that is not built yet may get some.
     """
     paths = module._flatten(predicate=_holds_state, with_path=True)  # noqa: SLF001
     found: dict[int, tuple[str, Any]] = {}
     for path, holder in paths:
         key = "/".join(map(str, path))
         if _is_keras_layer(holder):
-            raise ConfigurationError(
-                f"{key!r} of {type(module).__name__} is a Keras layer, whose variables a tf.Module does not know",
-                hint="make the whole a keras.Model, or give a dictionary of names and variables",
-            )
+            if holder.variables or not holder.built:
+                raise _hides_variables(module, key)
+            continue
         variable, key = (holder.state, f"{key}/state") if _is_generator(holder) else (holder, key)
         found.setdefault(id(variable), (key, variable))
     return dict(found.values())
+
+
+def _hides_variables(module: tf.Module, key: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{key!r} of {type(module).__name__} is a Keras layer, whose variables a tf.Module does not know",
+        hint="make the whole a keras.Model, or give a dictionary of names and variables; if the layer has no "
+        "variables, call it once before",
+    )
 
 
 def _holds_state(value: Any) -> bool:

@@ -48,6 +48,8 @@ def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -
         except OSError:
             # Whoever came first wrote the same.
             if not target.is_dir():
+                if old.is_dir():
+                    Disk().rename(old, target)
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

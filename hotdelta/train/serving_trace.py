@@ -123,7 +123,8 @@ def _require_names(input_names: Sequence[str]) -> None:
         if not _PLACEHOLDER_NAME.fullmatch(name) or keyword.iskeyword(name) or name == "self":
             raise ConfigurationError(
                 f"a SavedModel cannot have an input {name!r}",
-                hint="begin with a letter, go on with letters, digits and underscores, and take no word of Python",
+                hint="begin with a letter, go on with letters, digits and underscores, and take no word of Python; "
+                "or give signatures with a tf.function of your own, or train with serving_graph=False",
             )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import keras
 import pytest
 import tensorflow as tf
 
 from exporter import export_saved_model
+from exporter.sources import source_of
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.verification import directory_of
 from hotdelta.train import DeltaWriter
@@ -93,6 +95,28 @@ def test_lookup_tables_of_a_custom_loop_go_along(tmp_path: Path) -> None:
             definition.outputs["row"].name, {definition.inputs["word"].name: ["green", "blue"]}
         )
     assert found.tolist() == [[4.0, 5.0], [0.0, 1.0]]
+
+
+class Noisy(tf.Module):
+    """Adds noise of its own seed to what it looks up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tf.Variable(tf.zeros([4, 2]))
+        self.seed = keras.random.SeedGenerator(1)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def predict(self, ids: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        return {"value": tf.gather(self.weight, ids) + keras.random.normal([2], seed=self.seed)}
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True])
+def test_a_seed_generator_and_mirrored_variables_of_a_module_are_its_own(is_mirrored: bool) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"]) if is_mirrored else tf.distribute.get_strategy()
+    with strategy.scope():
+        module = Noisy()
+    source = source_of(module, signatures={"serving_default": module.predict}, tables=["weight"])
+    assert [variable.key for variable in source.schema.variables] == ["seed/state", "weight"]
 
 
 class LargeDense(tf.Module):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.version_directory import new_version
+from exporter.version_directory import new_version, publish
 from hotdelta.chain.disk import Disk
 from hotdelta.errors import ConfigurationError
 
@@ -51,6 +51,20 @@ def test_a_version_that_somebody_else_put_there_meanwhile_is_neither_overwritten
         export()
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "theirs"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".exporter.lock", "1"]
+
+
+def test_a_disk_that_fails_is_not_taken_for_a_version_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_disk: Disk, source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+    monkeypatch.setattr(Disk, "rename", fail)
+    temporary, target = tmp_path / "temporary", tmp_path / "1"
+    write(temporary)
+    target.mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        publish(temporary, target)
 
 
 def test_names_that_no_server_looks_at_do_not_count(tmp_path: Path) -> None:

@@ -66,6 +66,26 @@ def test_a_module_that_hides_variables_in_a_keras_layer_is_refused(tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+def test_a_keras_layer_without_variables_may_be_in_a_module(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.weight = tf.Variable(1.0)
+    module.layers = [keras.layers.ReLU(), keras.layers.Flatten(), keras.layers.Hashing(3)]
+    for layer in module.layers:
+        layer(tf.constant([[1]]))
+    hio.save_persistables(module, tmp_path)
+    assert bits(module).keys() == {"weight"}
+
+
+def test_a_mirrored_variable_of_a_module_is_found_when_it_is_given_as_an_object(tmp_path: Path) -> None:
+    module = tf.Module()
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        module.weight, module.other = tf.Variable(1.0), tf.Variable(2.0)
+    hio.save_vars(module, tmp_path, [module.weight])
+    module.weight.assign(5.0)
+    hio.load_vars(module, tmp_path, [module.weight])
+    assert module.weight.numpy() == 1.0
+
+
 def test_a_sharded_table_of_a_module_is_one_table_for_any_shards(tmp_path: Path) -> None:
     def make(values: np.ndarray, *first_rows: int) -> tf.Module:
         module = tf.Module()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import keras
@@ -10,6 +12,7 @@ import tensorflow as tf
 
 from hotdelta.errors import DamagedError, ModelMismatchError
 from hotdelta.keras.serving_graph import trace_keras_model
+from hotdelta.train import serving_files
 from hotdelta.train.serving_files import load_schema, load_serving_graph, save_serving_graph
 from tests.keras.served_models import layers, two_towers
 
@@ -43,6 +46,23 @@ def test_a_model_with_the_same_variables_that_computes_something_else_replaces_t
     assert served(dense("linear")) == -3.0
     assert served(dense("relu")) == 0.0
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_graph_that_could_not_be_replaced_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, schema = trace_keras_model(two_towers())
+    path = save_serving_graph(tmp_path, module, schema)
+    before = sorted(tmp_path.rglob("*"))
+
+    def fail(temporary: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(serving_files, "publish_directory", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_serving_graph(tmp_path, module, schema)
+    assert path.is_dir()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_missing_or_damaged_graph_says_what_to_do(tmp_path: Path) -> None:

@@ -182,5 +182,6 @@ def test_a_prediction_that_does_not_end_does_not_keep_the_server_from_stopping(
         with TestClient(app) as client:
             assert client.post("/predict", json={"instances": [[1, 2]]}).status_code == 504
         assert app.state.is_at_rest is False
+        assert not model.is_started, "the loader was not stopped"
     finally:
         model.may_answer.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -111,14 +112,68 @@ def test_who_closes_his_side_in_the_middle_is_hung_up_on(address: tuple[str, int
         assert connection.recv(1) == b""
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /predict HT", request("Content-Length: 100")])
+@pytest.mark.parametrize("sent", [b"POST /predict HT", request("Content-Length: 100")])
 def test_who_does_not_go_on_is_not_waited_for(
     address: tuple[str, int], sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(sent)
-        assert read_answer(connection) == (408, {"error": "the request was not there within 0.2 seconds"})
+        problem = "the rest of the request did not come within 0.2 seconds"
+        assert read_answer(connection) == (408, {"error": problem})
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_who_never_begins_to_ask_is_hung_up_on_without_a_word(
+    address: tuple[str, int], sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(sent)
+        assert connection.recv(1) == b""
+
+
+def test_a_body_may_take_as_long_as_its_bytes_keep_coming(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 1.0)
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request(LENGTH, body=b""))
+        for index in range(0, len(BODY), 2):
+            threading.Event().wait(0.15)
+            connection.sendall(BODY[index : index + 2])
+        assert read_answer(connection)[1]["predictions"] == [3.0]
+
+
+def test_a_head_has_its_time_however_its_bytes_come(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.5)
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nX: ")
+        for _ in range(100):
+            connection.sendall(b"a")
+            if select.select([connection], [], [], 0.1)[0]:
+                return
+    pytest.fail("the server still waits for the end of the headers")
+
+
+@pytest.mark.parametrize("more", [b"\r\n", b"POST /predict HT"])
+@pytest.mark.parametrize("is_one_packet", [True, False])
+def test_what_comes_after_a_request_does_not_spoil_its_answer(
+    more: bytes, is_one_packet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+    model = FakeModel()
+    model.may_answer.clear()
+    with serving(model) as address, socket.create_connection(address, timeout=30) as connection:
+        for piece in [request(LENGTH) + more] if is_one_packet else [request(LENGTH), more]:
+            connection.sendall(piece)
+            threading.Event().wait(0.1)
+        threading.Timer(0.6, model.may_answer.set).start()
+        assert read_answer(connection)[1]["predictions"] == [3.0]
+        if more.strip():
+            assert read_answer(connection)[0] == 408
 
 
 def test_slow_clients_are_answered(address: tuple[str, int]) -> None:

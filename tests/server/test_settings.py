@@ -75,17 +75,33 @@ def test_every_setting_is_documented_and_every_number_is_bounded() -> None:
         assert setting.type not in ("int", "float") or setting.metadata["bounds"] is not None
 
 
-@pytest.mark.parametrize("name", ["HOTDELTA_MAX_BATCHSIZE", "HOTDELTA_LOGFORMAT", "HOTDELTA_CHECKPOINTS_DIR"])
+@pytest.mark.parametrize("name", ["HOTDELTA_MAX_BATCHSIZE", "HOTDELTA_LOGFORMAT", "HOTDELTA_STOP_SECOND"])
 def test_a_variable_that_is_almost_a_setting_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is no setting. did you mean HOTDELTA_"):
         read_settings(DIRECTORIES, {name: "1"})
 
 
 @pytest.mark.parametrize(
-    "name", ["HOTDELTA_SERVICE_PORT", "HOTDELTA_PORT_8000_TCP", "HOTDELTA_ADMIN_TOKEN", "HOTDELTA_CHAOS_SEED"]
+    "name",
+    [
+        "HOTDELTA_SERVICE_PORT",
+        "HOTDELTA_PORT_8000_TCP",
+        "HOTDELTA_ADMIN_TOKEN",
+        "HOTDELTA_CHAOS_SEED",
+        "HOTDELTA_HOSTS",
+        "HOTDELTA_PORT2",
+        "HOTDELTA_EXPORT_DIR_2",
+    ],
 )
 def test_variables_of_others_are_left_alone(name: str) -> None:
     assert read_settings(DIRECTORIES, {name: "tcp://10.0.0.1:8000"}).port == 8000
+
+
+def test_a_variable_beside_the_setting_that_it_resembles_is_left_alone() -> None:
+    flags, environment = {**DIRECTORIES, "max_queue": 7}, {"HOTDELTA_MAX_QUEUE2": "1"}
+    assert read_settings(flags, environment).max_queue == 7
+    environment = {"HOTDELTA_LOGFORMAT": "text", "HOTDELTA_LOG_FORMAT": "json", "HOTDELTA_EXPORT_DIRS": "x"}
+    assert read_settings(DIRECTORIES, environment).log_format == "json"
 
 
 def test_a_wrong_variable_is_named() -> None:
