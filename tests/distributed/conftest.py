@@ -11,3 +11,11 @@ from tests.distributed.cluster import Cluster
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("cluster")) as processes:
         yield processes
+
+
+@pytest.fixture(autouse=True)
+def end_of_training(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test leaves training would train on beside all that follow."""
+    yield
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").kill_all()
