@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, BinaryIO
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, Schema, SignatureSpec
 from hotdelta.chain.digest import digest_bytes
+from hotdelta.chain.verification import open_plainly
 from hotdelta.errors import ApplyError, HotdeltaError
 
 MAX_METADATA_BYTES = 64 * 2**20
@@ -66,12 +65,8 @@ def read_metadata(directory: Path) -> ExportMetadata:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Unlike the files of a chain it may be a link; like those, never a pipe, which would be waited for."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    """Unlike the files of a chain it may be a link."""
+    return os.fdopen(open_plainly(path, may_be_link=True), "rb")
 
 
 def _read(document: dict[str, Any]) -> ExportMetadata:

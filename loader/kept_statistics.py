@@ -6,7 +6,6 @@ costs no more than the statistics.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Callable
@@ -14,12 +13,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import Disk, Position
+from hotdelta.chain import Disk
 from hotdelta.errors import ManifestError
 from hotdelta.logs import event
 from loader.sanity import Usual
 from loader.sanity_statistics import KnownUpdates, SanityStatistics, Summary
-from loader.state_file import nodes_from_json, nodes_to_json, replace_file
+from loader.state_file import (
+    decode,
+    encode,
+    nodes_from_json,
+    nodes_to_json,
+    position_from_json,
+    position_to_json,
+    replace_file,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +114,7 @@ class KeptStatistics:
 
 def _encode(known: KnownUpdates) -> bytes:
     document = {
-        "format_version": FORMAT_VERSION,
-        "until": str(known.until) if known.until else None,
+        "until": position_to_json(known.until),
         "variables": {
             key: {
                 "updates": summary.updates,
@@ -120,18 +126,15 @@ def _encode(known: KnownUpdates) -> bytes:
         },
         "refused": nodes_to_json(known.refused),
     }
-    return json.dumps(document, indent=1).encode() + b"\n"
+    return encode(document, version=FORMAT_VERSION)
 
 
 def _decode(content: bytes) -> KnownUpdates:
     """Raises what is in _MALFORMED."""
-    document = json.loads(content)
-    if document["format_version"] != FORMAT_VERSION:
-        raise ValueError(f"format_version is {document['format_version']}, not {FORMAT_VERSION}")
+    document = decode(content, version=FORMAT_VERSION)
     variables = {key: _decode_summary(item) for key, item in document["variables"].items()}
-    until = document["until"]
-    refused = nodes_from_json(document["refused"])
-    return KnownUpdates(Position.parse(until) if until else None, variables, refused)
+    until, refused = position_from_json(document["until"]), nodes_from_json(document["refused"])
+    return KnownUpdates(until, variables, refused)
 
 
 def _decode_summary(item: Any) -> Summary:

@@ -5,17 +5,24 @@ One small file in a directory of the server's own. Never writes into the directo
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from pathlib import Path
 
-from hotdelta.chain import Disk, Position
+from hotdelta.chain import Disk
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
 from loader.orders import Orders
 from loader.settings import LoaderSettings
-from loader.state_file import nodes_from_json, nodes_to_json, replace_file
+from loader.state_file import (
+    decode,
+    encode,
+    nodes_from_json,
+    nodes_to_json,
+    position_from_json,
+    position_to_json,
+    replace_file,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -112,22 +119,18 @@ def _require_apart(directory: Path, settings: LoaderSettings) -> None:
 
 def _encode(orders: Orders) -> bytes:
     document = {
-        "format_version": FORMAT_VERSION,
-        "pin": str(orders.pin) if orders.pin else None,
+        "pin": position_to_json(orders.pin),
         "rolled_back": nodes_to_json(orders.bad),
         "released": nodes_to_json(orders.released),
     }
-    return json.dumps(document, indent=1).encode() + b"\n"
+    return encode(document, version=FORMAT_VERSION)
 
 
 def _decode(content: bytes) -> Orders:
     """Raises ValueError, KeyError, TypeError, ManifestError."""
-    document = json.loads(content)
-    if document["format_version"] != FORMAT_VERSION:
-        raise ValueError(f"format_version is {document['format_version']}, not {FORMAT_VERSION}")
-    pin = document["pin"]
+    document = decode(content, version=FORMAT_VERSION)
     return Orders(
-        Position.parse(pin) if pin else None,
+        position_from_json(document["pin"]),
         frozenset(nodes_from_json(document["rolled_back"])),
         frozenset(nodes_from_json(document["released"])),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,27 @@ def replace_file(disk: Disk, path: Path, content: bytes) -> None:
     write_durably(disk, temporary, content)
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)
+
+
+def encode(document: Mapping[str, Any], *, version: int) -> bytes:
+    return json.dumps({"format_version": version, **document}, indent=1).encode() + b"\n"
+
+
+def decode(content: bytes, *, version: int) -> Any:
+    """The document. Raises ValueError, KeyError, TypeError, RecursionError."""
+    document = json.loads(content)
+    if document["format_version"] != version:
+        raise ValueError(f"format_version is {document['format_version']}, not {version}")
+    return document
+
+
+def position_to_json(position: Position | None) -> str | None:
+    return None if position is None else str(position)
+
+
+def position_from_json(text: Any) -> Position | None:
+    """Raises ManifestError."""
+    return Position.parse(text) if text else None
 
 
 def nodes_to_json(nodes: Iterable[Node]) -> list[dict[str, str]]:

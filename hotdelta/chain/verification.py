@@ -61,13 +61,14 @@ def open_listed(path: Path, file: FileRecord, position: str) -> int:
     return descriptor
 
 
-def open_plainly(path: Path) -> int:
+def open_plainly(path: Path, *, may_be_link: bool = False) -> int:
     """A descriptor for reading a regular file.
 
     Raises OSError for anything else: a symbolic link could lead out of the directory and be turned elsewhere after it
     was verified, and a pipe would let its reader wait for ever.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    follow = 0 if may_be_link else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | follow)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
