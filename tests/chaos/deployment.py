@@ -85,12 +85,13 @@ class Deployment:
     def target(self, path: Path) -> Path:
         return self.root / "run" / path.relative_to(self.root / "source")
 
-    def deliver(self, path: Path, content: bytes | None = None) -> None:
-        """As a good copy tool: a temporary name, then the final one."""
+    def deliver(self, path: Path, content: bytes | None = None, *, mode: int = 0o644) -> None:
+        """As a good copy tool: a temporary name, then the final one, under which it is complete."""
         target = self.target(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".tmp-{target.name}")
         temporary.write_bytes(path.read_bytes() if content is None else content)
+        temporary.chmod(mode)
         if target.is_dir() and not target.is_symlink():
             shutil.rmtree(target)
         temporary.replace(target)

@@ -116,8 +116,7 @@ def crowd(followed: Followed, deltas: int) -> None:
     shutil.copytree(followed.run, away)
     followed.trainer.close()
     trainer = Trainer(away)
-    newest = trainer.train([0])
-    for number in range(1, deltas):
+    for number in range(deltas):
         newest = trainer.train([number % ROWS])
         followed.truth.learn(newest, bits_of(trainer.model))
     trainer.close()

@@ -55,12 +55,9 @@ def test_a_file_that_may_not_be_read_is_read_when_it_may(deployment: Deployment)
         target = deployment.target(path)
 
         def lose(path: Path = path) -> None:
-            path.chmod(0)
-            deployment.deliver(path)
-            deployment.target(path).chmod(0)
+            deployment.deliver(path, mode=0)
 
-        def restore(path: Path = path, target: Path = target) -> None:
-            path.chmod(0o644)
+        def restore(target: Path = target) -> None:
             target.chmod(0o644)
 
         assert "Permission denied" in survive(deployment, lose, restore)
