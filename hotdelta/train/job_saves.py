@@ -38,6 +38,10 @@ class JobSaves:
         """From now on saves need the others: those that went on from `resumed`, or from a commit of this run."""
         self._life = {"run": run, "start": start_of(resumed)}
         self._others = range(1, self._job.trainers) if self._job else ()
+        left = self._folder.read("request")
+        if self._others and left is not None:
+            # Of a trainer 0 that was killed: nobody takes that cut, and who answered would wait for it, not for us.
+            self._folder.write("taken", {"id": left.get("id")})
 
     def is_ready(self) -> bool:
         """Asks, unless that was done, and tells whether all have answered. Does not wait."""

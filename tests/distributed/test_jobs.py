@@ -9,7 +9,7 @@ import tensorflow as tf
 from hotdelta.chain.scan import Scanner
 from hotdelta.errors import CommitError, ConfigurationError
 from hotdelta.train import DeltaWriter, Job, SaveEvery, TrainerProgress, WriterOptions
-from hotdelta.train.job import FOLDER
+from hotdelta.train.job import FOLDER, JobFolder
 from tests.distributed.cluster import Cluster, wait_until
 from tests.keras.small_models import by_hand, small_model
 
@@ -108,6 +108,25 @@ def test_due_delta_does_not_stop_trainer_0_while_others_finish_their_step(tmp_pa
     resumed = TrainerProgress(tmp_path, Job("ranking", 1, 2)).resumed
     assert resumed is not None
     assert resumed.step == 1
+
+
+def test_nobody_waits_for_the_cut_of_a_trainer_0_that_was_killed(tmp_path: Path) -> None:
+    trainer_0(tmp_path, Job("ranking")).close()
+    JobFolder(tmp_path).write("request", {"id": "of one that was killed", "run": 1, "start": "nothing"})
+    early = TrainerProgress(tmp_path, Job("ranking", 1, 3, answer_seconds=600))
+    answering = threading.Thread(target=early.step, name="trainer-1", daemon=True)
+    answering.start()
+    wait_until((tmp_path / FOLDER / "trainer-1.json").exists, "an answer to the dead")
+    with trainer_0(tmp_path, Job("ranking", 0, 3)) as writer:
+        answering.join(60)
+        assert not answering.is_alive()
+        late = TrainerProgress(tmp_path, Job("ranking", 2, 3, answer_seconds=600))
+        late.step()
+        assert not (tmp_path / FOLDER / "trainer-2.json").exists()
+        early.close()
+        late.close()
+        writer.step()
+        writer.save()
 
 
 def test_directory_of_another_job_is_refused(tmp_path: Path) -> None:
