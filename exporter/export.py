@@ -6,7 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from exporter.incremental_signatures import IncrementalSignatures, Staging
 from exporter.live_model import FullSignatures, LiveModel
 from exporter.metadata import ExportMetadata, write_metadata
 from exporter.sources import Source, source_of
-from exporter.variable_uses import refuse_whole_table_reads, refuse_writes
+from exporter.variable_uses import make_servable
 from exporter.verification import verify_export
 from exporter.version_directory import make_directory, new_version, publish
 from hotdelta.chain.position import Position
@@ -89,7 +89,7 @@ def _export(find: Callable[[], Source], export_dir: Path, options: ExportOptions
 
 
 def export_source(source: Source, export_dir: Path, options: ExportOptions) -> Path:
-    _require_exportable(source, options)
+    source = _exportable(source, options)
     with new_version(export_dir, options.version) as (temporary, target):
         event(logger, logging.INFO, "exporting", source=source.description, version=target.name)
         with _quiet_tensorflow(), _told_as_commit_error(target):
@@ -100,7 +100,7 @@ def export_source(source: Source, export_dir: Path, options: ExportOptions) -> P
 
 def export_source_to(source: Source, target: Path, options: ExportOptions) -> Path:
     """To exactly this directory, for callers that choose its name themselves. It must not exist, or be empty."""
-    _require_exportable(source, options)
+    source = _exportable(source, options)
     make_directory(target.parent)
     temporary = target.with_name(f".tmp-export-{target.name}")
     try:
@@ -113,15 +113,15 @@ def export_source_to(source: Source, target: Path, options: ExportOptions) -> Pa
     return target
 
 
-def _require_exportable(source: Source, options: ExportOptions) -> None:
+def _exportable(source: Source, options: ExportOptions) -> Source:
     if not source.module.signatures:
         raise ConfigurationError(
             f"{source.description} has no signatures, so nobody could ask it", hint="name at least one"
         )
     if options.save_incr_model and not source.schema.tables:
         raise _nothing_incremental(source)
-    refuse_writes(source.module, source.schema)
-    refuse_whole_table_reads(source.module, source.schema, allowed=options.allow_whole_table_reads)
+    allowed = options.allow_whole_table_reads
+    return replace(source, module=make_servable(source.module, source.schema, allow_whole_reads=allowed))
 
 
 def _write(source: Source, directory: Path, options: ExportOptions, *, default_name: str) -> None:
@@ -130,6 +130,7 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
     root, functions = build_graph(source.module, source.schema, is_incremental=options.save_incr_model)
     root.live_identity.assign(source.identity)
     root.live_step.assign(source.step)
+    event(logger, logging.INFO, "writing", directory=directory.name)
     tf.saved_model.save(root, str(directory), signatures=functions)
     metadata = ExportMetadata(
         model_name=options.model_name or default_name,
@@ -140,7 +141,6 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
     )
     write_metadata(directory, metadata)
     source.release_values()
-    event(logger, logging.INFO, "verifying", directory=directory.name)
     verify_export(directory, source.schema, source.expected(values, is_incremental=options.save_incr_model))
 
 

@@ -1,92 +1,63 @@
-"""Which operations touch a variable: its handle is followed through a signature's graph, calls, branches and loops."""
+"""Which operations take the handle of a variable: it is followed through a signature, its calls, branches and loops."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-_PASSES_ON = frozenset({"Identity"})
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"})
-_BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+from exporter.signature_graph import BRANCHES, CALLS, Body, SignatureGraph, Tensor
+
+# Switch and Enter lead into the branches and loops of TensorFlow 1.
+_PASSES_ON = frozenset({"Identity", "Switch", "Enter"})
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An operation that takes the handle. `is_used`: its result goes somewhere."""
+    """An operation that takes the handle of the index-th variable, in the body of that name."""
 
+    index: int
     operation: str
     node: str
-    is_used: bool
+    body: str
 
     def __str__(self) -> str:
         return f"{self.operation} {self.node}"
 
 
-def handle_uses(function: Any, variables: Sequence[tf.Variable]) -> Iterator[tuple[int, Use]]:
-    """Each use of a variable, with the variable's index. The graph, which may be large, is read once for all."""
-    graph = function.graph
-    graph_def = graph.as_graph_def()
-    body = _Body(graph_def.node, returned=[tensor.op.name for tensor in graph.outputs])
-    library = _library(graph_def)
-    index_of = {id(variable.handle): index for index, variable in enumerate(variables)}
-    for outer, inner in graph.captures:
-        if (index := index_of.get(id(outer))) is not None:
-            for use in _follow(body, inner.op.name, library):
-                yield index, use
+def handle_uses(graph: SignatureGraph, variables: Sequence[tf.Variable]) -> list[Use]:
+    """Every use of every variable, in one search."""
+    search = _Search(graph)
+    for index, argument in graph.captured(variables):
+        search.follow(index, graph.bodies[""], (argument, 0))
+    return list(dict.fromkeys(search.found))
 
 
-class _Body:
-    """The nodes of a graph or function, and who consumes what. What is returned counts as consumed."""
+class _Search:
+    def __init__(self, graph: SignatureGraph) -> None:
+        self._graph = graph
+        self._consumers = {name: body.consumers() for name, body in graph.bodies.items()}
+        self.found: list[Use] = []
 
-    def __init__(
-        self, nodes: Iterable[Any], *, argument_names: Sequence[str] = (), returned: Iterable[str]
-    ) -> None:
-        self.argument_names = argument_names
-        self._returned = set(returned)
-        self.consumers: dict[str, list[tuple[Any, int]]] = defaultdict(list)
-        for node in nodes:
-            for index, name in enumerate(node.input):
-                if not name.startswith("^"):
-                    self.consumers[name.partition(":")[0]].append((node, index))
+    def follow(self, index: int, body: Body, handle: Tensor) -> set[int]:
+        """Record all uses of a handle in a body. Returns as which outputs of the body it leaves it again."""
+        leaves = {number for number, returned in enumerate(body.returned) if returned == handle}
+        for node, number in self._consumers[body.name].get(handle, ()):
+            if node.op in _PASSES_ON:
+                passed = [(node.name, 0), (node.name, 1)] if node.op == "Switch" else [(node.name, 0)]
+            elif node.op in CALLS or node.op in BRANCHES:
+                passed = self._follow_call(index, node, number - (node.op in BRANCHES))
+            else:
+                passed = []
+                self.found.append(Use(index, node.op, node.name, body.name))
+            for tensor in passed:
+                leaves |= self.follow(index, body, tensor)
+        return leaves
 
-    @classmethod
-    def of_function(cls, function: Any) -> _Body:
-        return cls(
-            function.node_def,
-            argument_names=[argument.name for argument in function.signature.input_arg],
-            returned=[source.partition(":")[0] for source in function.ret.values()],
-        )
-
-    def is_used(self, name: str) -> bool:
-        """Whether a value goes anywhere but into copies that nobody reads: such reads are pruned."""
-        if name in self._returned:
-            return True
-        return any(
-            node.op not in _PASSES_ON or self.is_used(node.name) for node, _ in self.consumers.get(name, ())
-        )
-
-
-def _library(graph_def: Any) -> Mapping[str, _Body]:
-    return {function.signature.name: _Body.of_function(function) for function in graph_def.library.function}
-
-
-def _follow(body: _Body, source: str, library: Mapping[str, _Body]) -> Iterator[Use]:
-    for node, index in body.consumers.get(source, ()):
-        if node.op in _PASSES_ON:
-            yield from _follow(body, node.name, library)
-        elif node.op in _CALLS or node.op in _BRANCHES:
-            yield from _follow_call(node, index - (node.op in _BRANCHES), library)
-        else:
-            yield Use(node.op, node.name, body.is_used(node.name))
-
-
-def _follow_call(node: Any, index: int, library: Mapping[str, _Body]) -> Iterator[Use]:
-    for attribute in node.attr.values():
-        functions = [attribute.func, *attribute.list.func]
-        for name in {function.name for function in functions if function.name}:
-            callee = library[name]
-            yield from _follow(callee, callee.argument_names[index], library)
+    def _follow_call(self, index: int, node: Any, argument: int) -> list[Tensor]:
+        left: set[int] = set()
+        for callee in self._graph.callees(node):
+            left |= self.follow(index, callee, (callee.arguments[argument], 0))
+        return [(node.name, number) for number in sorted(left)]

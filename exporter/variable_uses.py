@@ -5,60 +5,85 @@ Only row gathers and shape queries may touch a table: once a row was updated in 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
 from exporter.handle_uses import Use, handle_uses
-from hotdelta.chain.schema import Schema, VariableSpec
+from exporter.row_lookups import gather_rows, guard_sums
+from exporter.signature_graph import SignatureGraph
+from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.serving_module import ServingModule
 
 _ROW_READS = frozenset({"ResourceGather", "ResourceGatherNd", "VariableShape"})
-_WHOLE_READ = "ReadVariableOp"
 _WRITES = ("Assign", "Resource")
 
 
-def refuse_writes(module: ServingModule, schema: Schema) -> None:
-    """Raises ConfigurationError, naming the variable and the operation, when a signature changes a weight.
+def make_servable(
+    module: ServingModule, schema: Schema, *, allow_whole_reads: Collection[str] = ()
+) -> ServingModule:
+    """The module, with signatures that look rows up in tables instead of reading them, where that can be done.
 
-    Integers may change: they are the seeds of what is random.
+    Raises ConfigurationError, naming the variable and the operation, when a signature changes a weight, or reads a
+    whole table that is not allowed by key. Integers may change: they are the seeds of what is random.
     """
-    for spec, name, use in _uses(module, schema):
-        if tf.as_dtype(spec.dtype).is_floating and _is_write(use):
+    _refuse_unknown(allow_whole_reads, schema)
+    signatures = {}
+    for name, function in module.signatures.items():
+        signatures[name], uses = _with_row_lookups(function, module.variables, schema)
+        _refuse_writes(name, uses, schema)
+        _refuse_whole_reads(name, uses, schema, allow_whole_reads)
+    return replace(module, signatures=signatures)
+
+
+def _with_row_lookups(
+    function: Any, variables: tuple[tf.Variable, ...], schema: Schema
+) -> tuple[Any, list[Use]]:
+    """The signature, traced again where something had to be rewritten, and what it does with its variables."""
+    graph = SignatureGraph(function)
+    uses = handle_uses(graph, variables)
+    tables = _of_tables(uses, schema)
+    is_rewritten = gather_rows(graph, tables)
+    if is_rewritten:
+        uses = handle_uses(graph, variables)
+    is_guarded = bool(tables) and guard_sums(graph)
+    return graph.trace() if is_rewritten or is_guarded else function, uses
+
+
+def _of_tables(uses: Iterable[Use], schema: Schema) -> list[Use]:
+    return [use for use in uses if schema.variables[use.index].is_table]
+
+
+def _refuse_writes(name: str, uses: Iterable[Use], schema: Schema) -> None:
+    for use in uses:
+        variable = schema.variables[use.index]
+        is_write = use.operation.startswith(_WRITES) and use.operation not in _ROW_READS
+        if is_write and tf.as_dtype(variable.dtype).is_floating:
             raise ConfigurationError(
-                f"signature {name!r} changes variable {spec.key!r} with each prediction (operation {use})",
+                f"signature {name!r} changes variable {variable.key!r} with each prediction (operation {use})",
                 hint="call layers with training=False, and leave assignments to the training step",
             )
 
 
-def refuse_whole_table_reads(module: ServingModule, schema: Schema, *, allowed: Collection[str] = ()) -> None:
-    """Raises ConfigurationError, naming the table and the operation, unless the table is `allowed` by key."""
-    unknown = sorted(set(allowed) - {table.key for table in schema.tables})
-    if unknown:
-        raise ConfigurationError(
-            f"{unknown[0]!r} is not a table",
-            hint=f"tables: {', '.join(table.key for table in schema.tables)}",
-        )
-    for spec, name, use in _uses(module, schema):
-        if spec.is_table and spec.key not in allowed and _is_whole_read(use):
+def _refuse_whole_reads(name: str, uses: Iterable[Use], schema: Schema, allowed: Collection[str]) -> None:
+    for use in _of_tables(uses, schema):
+        key = schema.variables[use.index].key
+        if use.operation not in _ROW_READS and key not in allowed:
             raise ConfigurationError(
-                f"signature {name!r} reads all of table {spec.key!r} for each prediction (operation {use})",
-                hint="look rows up with hotdelta.keras.Embedding or tf.gather(variable, ids); if the whole table "
-                f"is meant, allow it: --allow-whole-table-read {spec.key}",
+                f"signature {name!r} reads all of table {key!r} for each prediction (operation {use})",
+                hint="look rows up (an embedding layer, tf.nn.embedding_lookup, tf.gather(variable, ids)); if the "
+                f"whole table is meant, allow it: --allow-whole-table-read {key}, or allow_whole_table_reads=[{key!r}]",
             )
 
 
-def _is_write(use: Use) -> bool:
-    return use.operation.startswith(_WRITES) and use.operation not in _ROW_READS
-
-
-def _is_whole_read(use: Use) -> bool:
-    """What nothing uses is pruned."""
-    return use.operation not in _ROW_READS and (use.operation != _WHOLE_READ or use.is_used)
-
-
-def _uses(module: ServingModule, schema: Schema) -> Iterator[tuple[VariableSpec, str, Use]]:
-    for name, function in module.signatures.items():
-        for index, use in handle_uses(function, module.variables):
-            yield schema.variables[index], name, use
+def _refuse_unknown(allowed: Collection[str], schema: Schema) -> None:
+    tables = [table.key for table in schema.tables]
+    unknown = sorted(set(allowed) - set(tables))
+    if unknown:
+        raise ConfigurationError(
+            f"{unknown[0]!r} is not a table",
+            hint=f"tables: {', '.join(tables) or 'none, so there is nothing to allow'}",
+        )

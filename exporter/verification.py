@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,9 @@ from exporter.loaded_graph import LoadedGraph
 from hotdelta import signatures as contract
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ModelMismatchError
+from hotdelta.logs import event
+
+logger = logging.getLogger(__name__)
 
 Fingerprints = Mapping[str, Fingerprint]
 
@@ -74,6 +78,7 @@ def _session_runtime(graph: LoadedGraph, schema: Schema) -> _Runtime:
 
 
 def _verify(runtime: _Runtime, expected: Expected) -> None:
+    event(logger, logging.INFO, "verifying", how=runtime.how)
     _compare(f"as saved, {runtime.how}", runtime.read(), expected.saved)
     if expected.state is not None and expected.restored is not None:
         _restore(runtime, expected.state)

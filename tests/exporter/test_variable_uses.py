@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from exporter.variable_uses import refuse_whole_table_reads, refuse_writes
+from exporter.variable_uses import make_servable
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.serving_module import trace_module
 
 Call = Callable[[tf.Variable, tf.Tensor], tf.Tensor]
+IDS = [tf.TensorSpec([None], tf.int64, name="ids")]
 
 
 def _nested(call: Call) -> Call:
@@ -35,54 +36,42 @@ def _in_a_loop(call: Call) -> Call:
     return looped
 
 
-def _gather(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    return tf.gather(table, ids)
-
-
-def _read(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    return tf.gather(table.read_value(), ids)
+WRAPPERS = {"plain": lambda call: call, "nested": _nested, "branch": _in_a_branch, "loop": _in_a_loop}
 
 
 def _multiply(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     return tf.matmul(tf.gather(table, ids), table, transpose_b=True)
 
 
-def _lookup(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    return tf.nn.embedding_lookup(table, ids)
-
-
-WRAPPERS = {"plain": lambda call: call, "nested": _nested, "branch": _in_a_branch, "loop": _in_a_loop}
-
-
 def _check(call: Call, allowed: tuple[str, ...] = ()) -> None:
     table = tf.Variable(tf.zeros([8, 4]))
-    function: Any = tf.function(
-        lambda ids: call(table, ids), input_signature=[tf.TensorSpec([None], tf.int64, name="ids")]
-    )
-    module, schema = trace_module(
-        {"serving_default": function}, keys={id(table): "my/table"}, tables=["my/table"]
-    )
-    refuse_whole_table_reads(module, schema, allowed=allowed)
+    function: Any = tf.function(lambda ids: call(table, ids), input_signature=IDS)
+    keys = {id(table): "my/table"}
+    module, schema = trace_module({"serving_default": function}, keys=keys, tables=["my/table"])
+    make_servable(module, schema, allow_whole_reads=allowed)
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS.keys())
-@pytest.mark.parametrize("call", [_gather, _lookup])
-def test_row_gathers_pass(wrapper: Callable[[Call], Call], call: Call) -> None:
-    _check(wrapper(call))
-
-
-@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS.keys())
-@pytest.mark.parametrize("call", [_read, _multiply])
-def test_whole_reads_are_refused_by_the_name_of_the_table(
-    wrapper: Callable[[Call], Call], call: Call
-) -> None:
+def test_whole_reads_are_refused_by_the_name_of_the_table(wrapper: Callable[[Call], Call]) -> None:
     with pytest.raises(ConfigurationError, match=r"my/table.*--allow-whole-table-read my/table"):
-        _check(wrapper(call))
+        _check(wrapper(_multiply))
 
 
 def test_returning_a_whole_table_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="my/table"):
         _check(lambda table, _: table.read_value())
+
+
+def test_what_a_branch_hands_on_is_still_the_table() -> None:
+    def read_what_is_chosen(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+        chosen = tf.cond(
+            tf.size(ids) > 1, lambda: tf.identity(table.handle), lambda: tf.identity(table.handle)
+        )
+        read = tf.raw_ops.ReadVariableOp(resource=chosen, dtype=tf.float32)
+        return tf.gather(table, ids) + tf.reduce_sum(read)
+
+    with pytest.raises(ConfigurationError, match="my/table"):
+        _check(read_what_is_chosen)
 
 
 def test_a_whole_read_that_is_allowed_by_name_passes() -> None:
@@ -91,32 +80,14 @@ def test_a_whole_read_that_is_allowed_by_name_passes() -> None:
 
 def test_allowing_what_is_no_table_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"'other' is not a table.*my/table"):
-        _check(_gather, allowed=("other",))
-
-
-def test_asking_for_the_shape_of_a_table_is_no_read() -> None:
-    def clip(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-        rows = tf.raw_ops.VariableShape(input=table.handle, out_type=tf.int64)[0]
-        return tf.gather(table, tf.minimum(ids, rows - 1))
-
-    _check(clip)
-
-
-def test_a_read_that_nothing_uses_is_no_read() -> None:
-    def unused(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-        table.read_value()
-        return tf.gather(table, ids)
-
-    _check(unused)
+        _check(_multiply, allowed=("other",))
 
 
 def _check_writes(call: Call, dtype: tf.DType = tf.float32) -> None:
     weight = tf.Variable(tf.zeros([3], dtype))
-    function: Any = tf.function(
-        lambda ids: call(weight, ids), input_signature=[tf.TensorSpec([None], tf.int64, name="ids")]
-    )
+    function: Any = tf.function(lambda ids: call(weight, ids), input_signature=IDS)
     module, schema = trace_module({"serving_default": function}, keys={id(weight): "my/weight"}, tables=[])
-    refuse_writes(module, schema)
+    make_servable(module, schema)
 
 
 def _count(weight: tf.Variable, ids: tf.Tensor) -> tf.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from exporter.variable_uses import refuse_whole_table_reads
+from exporter.variable_uses import make_servable
 from hotdelta.chain.schema import Schema
 from hotdelta.keras.serving_graph import trace_keras_model
 from hotdelta.keras.structure import model_variables
@@ -22,7 +22,7 @@ def served(model: keras.Model, directory: Path, **options: Any) -> tuple[Mapping
     module, schema = trace_keras_model(model, **options)
     save_serving_graph(directory, module, schema)
     loaded = load_serving_graph(directory, load_schema(directory, schema.digest))
-    refuse_whole_table_reads(loaded, schema)
+    loaded = make_servable(loaded, schema)
     values = {item.key: item.variable for item in model_variables(model)}
     for spec, variable in zip(schema.variables, loaded.variables, strict=True):
         variable.assign(values[spec.key])

@@ -132,7 +132,7 @@ def _trace(
         for name, tensor in signature.inputs.items()
     ]
 
-    def call(inputs: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    def imported(*inputs: tf.Tensor) -> Sequence[tf.Tensor]:
         fed = {tensor.name: value for tensor, value in zip(signature.inputs.values(), inputs, strict=True)}
         capture = v1.get_default_graph().capture
         fed.update({f"{name}:0": capture(variables[key].handle) for name, key in graph.handles.items()})
@@ -141,13 +141,15 @@ def _trace(
         )
         held = {node.name for node in graph.definition.node}
         fed = {name: value for name, value in fed.items() if name.partition(":")[0] in held}
-        outputs = tf.graph_util.import_graph_def(
-            graph.definition,
-            input_map=fed,
-            return_elements=[tensor.name for tensor in signature.outputs.values()],
-            name="graph",
-        )
-        return {name: tf.identity(value) for name, value in zip(signature.outputs, outputs, strict=True)}
+        returned = [tensor.name for tensor in signature.outputs.values()]
+        return tf.graph_util.import_graph_def(graph.definition, fed, returned, name="graph")  # type: ignore[no-any-return]
+
+    # As a function of its own: in what tf.function traces itself, it makes operations wait for one another, and would
+    # make those in branches and loops of TensorFlow 1 wait for others outside of them.
+    function = v1.wrap_function(imported, specs)
+
+    def call(inputs: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        return dict(zip(signature.outputs, function(*inputs), strict=True))
 
     return trace_signature(call, specs)
 

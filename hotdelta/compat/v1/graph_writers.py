@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from exporter.node_definitions import SEGMENT_LOOKUPS
 from hotdelta.compat.v1.saved_variables import Part
 from hotdelta.train.trace_check import READERS, ROW_WRITERS
 
@@ -21,10 +22,6 @@ _PASSING = frozenset({"Identity", "RefIdentity", "Switch", "RefSwitch", "Enter",
 # DisableCopyOnRead is how a Saver reads.
 _READERS = READERS | _PASSING | {"IsVariableInitialized", "DisableCopyOnRead"}
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
-# tf.nn.embedding_lookup_sparse on a reference variable looks up and adds up in one operation.
-SEGMENT_LOOKUPS = frozenset(
-    f"SparseSegment{kind}{tail}" for kind in ("Sum", "Mean", "SqrtN") for tail in ("", "WithNumSegments")
-)
 _LOOKUPS = frozenset(
     {"ResourceGather", "ResourceGatherNd", "Gather", "GatherV2", "GatherNd", *SEGMENT_LOOKUPS}
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,17 @@ _v1 = _tensorflow.compat.v1
 class Builder:
     """tf.saved_model.Builder for one graph that is served.
 
-    `save_incr_model`: the SavedModel can take deltas, not only full checkpoints.
+    `save_incr_model`: the SavedModel can take deltas, not only full checkpoints. `allow_whole_table_reads`: the keys
+    of tables that predictions may read whole.
     """
 
-    def __init__(self, export_dir: str, save_incr_model: bool = False) -> None:
+    def __init__(
+        self, export_dir: str, save_incr_model: bool = False, allow_whole_table_reads: Collection[str] = ()
+    ) -> None:
         self._target = Path(export_dir)
-        self._is_incremental = save_incr_model
+        self._options = ExportOptions(
+            save_incr_model=save_incr_model, allow_whole_table_reads=tuple(allow_whole_table_reads)
+        )
         self._given: tuple[Any, Any] | None = None
         if self._target.exists() and any(self._target.iterdir()):
             raise AssertionError(f"Export directory already exists, and isn't empty: {export_dir}")
@@ -45,8 +51,7 @@ class Builder:
         if self._given is None:
             raise ConfigurationError("nothing to save", hint="call add_meta_graph_and_variables first")
         session, signatures = self._given
-        options = ExportOptions(save_incr_model=self._is_incremental)
-        path = export_session(session, signatures, self._target, options)
+        path = export_session(session, signatures, self._target, self._options)
         return str(path / "saved_model.pb").encode()
 
 
@@ -57,11 +62,14 @@ def simple_save(
     outputs: Any,
     legacy_init_op: Any = None,  # noqa: ARG001 - an option of tf.saved_model
     save_incr_model: bool = False,
+    allow_whole_table_reads: Collection[str] = (),
 ) -> None:
-    """tf.saved_model.simple_save; `save_incr_model`: the SavedModel can take deltas, not only full checkpoints."""
+    """tf.saved_model.simple_save, with the options of Builder."""
     signature = GraphSignature(dict(inputs), dict(outputs))
     name = _v1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
-    options = ExportOptions(save_incr_model=save_incr_model)
+    options = ExportOptions(
+        save_incr_model=save_incr_model, allow_whole_table_reads=tuple(allow_whole_table_reads)
+    )
     export_session(session, {name: signature}, Path(export_dir), options)
 
 

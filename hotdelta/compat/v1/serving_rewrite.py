@@ -1,7 +1,8 @@
 """Turns the inference part of a graph into one whose tables are whole and are only gathered from.
 
 Look-ups in the parts of a partitioned table become look-ups in one table: the parts lie one after another in it, so
-row r of a part is row `first + r` of the table, whatever the strategy by which ids were dealt out.
+row r of a part is row `first + r` of the table, whatever the strategy by which ids were dealt out. What enters a branch
+or a loop of TensorFlow 1 (through Switch or Enter) is then the handle of the table, and no longer its value.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.compat.v1.graph_writers import SEGMENT_LOOKUPS
+from exporter.node_definitions import SEGMENT_LOOKUPS, batch_dims, copy_of, index_dtype, is_zero, make_node
 from hotdelta.compat.v1.saved_variables import Part, SavedVariable
 from hotdelta.errors import ConfigurationError
 
@@ -23,7 +24,18 @@ _HANDLE = "hotdelta_handle"
 _REFERENCES = frozenset({"VariableV2", "Variable"})
 _GATHERS = frozenset({"ResourceGather", "GatherV2", "Gather"})
 _ENTRANCES = frozenset({"Switch", "Enter"})
+_PASSES_HANDLES = _ENTRANCES | {"Identity"}
+_PASSES_VALUES = _PASSES_HANDLES | {"ReadVariableOp"}
 _NO_ID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The part that a tensor is, or is the value of, and through which entrances it came: (node, output of it)."""
+
+    item: SavedVariable
+    part: Part
+    entrances: tuple[tuple[Any, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,103 +90,115 @@ class _Rewriting:
 
     def _rewrite(self, node: Any) -> None:
         """Add what takes the node's place, under its name."""
-        variable = self._parts.get(node.name)
         source = self._looked_up(node)
-        if variable is not None:
-            self._rewrite_variable(node, *variable)
+        if node.name in self._parts:
+            # A reference becomes the value; a handle is named by those who use it.
+            if node.op in _REFERENCES:
+                self._add_value(node.name, _Source(*self._parts[node.name], ()))
         elif node.op in _REFERENCES or node.op == "VarHandleOp":
             raise ConfigurationError(
                 f"the outputs depend on variable {node.name!r}, which is not served",
                 hint="export only what the model's own variables are needed for (not the global step, for example)",
             )
         elif source is not None and node.op in SEGMENT_LOOKUPS:
-            self._add_segments(node, *source)
+            self._add_segments(node, source)
         elif source is not None:
-            self._add_gather(node.name, node, *source)
-        else:
+            self._add_gather(node.name, node, source)
+        elif node.op not in _PASSES_HANDLES or self._handle_source(node.name) is None:
             self._copy(node)
 
-    def _rewrite_variable(self, node: Any, item: SavedVariable, part: Part) -> None:
-        """A reference becomes the value; a handle is named by those who use it."""
-        if node.op in _REFERENCES:
-            self._add_value(node.name, item, part)
-
     def _copy(self, node: Any) -> None:
-        copied = type(node)()
-        copied.CopyFrom(node)
-        copied.ClearField("device")
-        copied.attr.pop("_class", None)
+        copied = _anywhere(node)
         del copied.input[:]
         for name in node.input:
-            variable = self._parts.get(_producer(name))
-            if variable is None or self._nodes[_producer(name)].op in _REFERENCES:
+            source = self._handle_source(name)
+            if source is None:
                 copied.input.append(name)
             elif name.startswith("^"):
                 continue
-            elif len(variable[0].parts) == 1 and node.op not in _ENTRANCES:
-                copied.input.append(self._handle_of[variable[0].key])
+            elif len(source.item.parts) == 1:
+                copied.input.append(self._add_entrances(f"{node.name}/{len(copied.input)}", source))
             elif node.op == "ReadVariableOp":
-                self._add_value(node.name, *variable)
+                self._add_value(node.name, source)
                 return
             else:
                 raise ConfigurationError(
-                    f"{node.op} {node.name!r} uses {variable[0].key!r} in a way that cannot be exported",
-                    hint="look rows up with tf.nn.embedding_lookup, outside of tf.cond and tf.while_loop",
+                    f"{node.op} {node.name!r} uses {source.item.key!r} in a way that cannot be exported",
+                    hint="look rows up with tf.nn.embedding_lookup, outside of every tf.function",
                 )
         self._made.append(copied)
 
-    def _looked_up(self, node: Any) -> tuple[SavedVariable, Part, str] | None:
-        """The table and the ids of a node that gathers rows of a table, of a part of it, or of a copy of those."""
-        if node.op not in _GATHERS | SEGMENT_LOOKUPS or _batch_dims(node):
-            return None
-        if node.op == "GatherV2" and not self._is_zero(node.input[2]):
-            return None
-        name = _producer(node.input[0])
-        while self._nodes[name].op in ("Identity", "ReadVariableOp"):
-            name = _producer(self._nodes[name].input[0])
-        found = self._parts.get(name)
-        if found is None or found[0].key not in self.tables:
-            return None
-        return (*found, node.input[1])
+    def _handle_source(self, name: str) -> _Source | None:
+        """The variable whose handle a tensor is."""
+        source = self._source(name, _PASSES_HANDLES)
+        is_handle = source is not None and self._nodes[source.part.name].op not in _REFERENCES
+        return source if is_handle else None
 
-    def _is_zero(self, name: str) -> bool:
+    def _source(self, name: str, passing: Collection[str]) -> _Source | None:
+        entrances: list[tuple[Any, str]] = []
         node = self._nodes[_producer(name)]
-        return bool(node.op == "Const" and not tf.make_ndarray(node.attr["value"].tensor))
+        while node.op in passing:
+            if node.op in _ENTRANCES:
+                entrances.insert(0, (node, name.partition(":")[2]))
+            name = node.input[0]
+            node = self._nodes[_producer(name)]
+        found = self._parts.get(node.name)
+        return None if found is None else _Source(*found, tuple(entrances))
 
-    def _add_segments(self, node: Any, item: SavedVariable, part: Part, ids: str) -> None:
+    def _looked_up(self, node: Any) -> _Source | None:
+        """The table of a node that gathers rows of a table, of a part of it, or of a copy of those."""
+        if node.op not in _GATHERS | SEGMENT_LOOKUPS or batch_dims(node):
+            return None
+        if node.op == "GatherV2" and not is_zero(self._nodes[_producer(node.input[2])]):
+            return None
+        source = self._source(node.input[0], _PASSES_VALUES)
+        return source if source is not None and source.item.key in self.tables else None
+
+    def _add_segments(self, node: Any, source: _Source) -> None:
         """First the rows, then the sums of them as they lie: the same additions in the same order."""
-        name = node.name
-        rows = self._add_gather(f"{name}/rows", node, item, part, ids)
-        count = self._add(f"{name}/count", "Size", ids, T=_index_dtype(node), out_type=tf.int32)
-        zero = self._add_constant(f"{name}/first", np.array(0, np.int32))
-        one = self._add_constant(f"{name}/step", np.array(1, np.int32))
+        name, ids = node.name, node.input[1]
+        beside = ids if source.entrances else ""
+        rows = self._add_gather(f"{name}/rows", node, source)
+        count = self._add(f"{name}/count", "Size", ids, T=index_dtype(node), out_type=tf.int32)
+        zero = self._add_constant(f"{name}/first", np.array(0, np.int32), beside)
+        one = self._add_constant(f"{name}/step", np.array(1, np.int32), beside)
         every = self._add(f"{name}/every", "Range", zero, count, one, Tidx=tf.int32)
-        copied = type(node)()
-        copied.CopyFrom(node)
-        copied.ClearField("device")
-        copied.attr.pop("_class", None)
+        copied = _anywhere(node)
         copied.attr["Tidx"].type = tf.int32.as_datatype_enum
         copied.input[0], copied.input[1] = rows, every
         self._made.append(copied)
 
-    def _add_gather(self, name: str, node: Any, item: SavedVariable, part: Part, ids: str) -> str:
-        dtype = _index_dtype(node)
-        rows = ids if len(item.parts) == 1 else self._add_moved_ids(name, part, ids, dtype)
+    def _add_gather(self, name: str, node: Any, source: _Source) -> str:
+        dtype, ids = index_dtype(node), node.input[1]
+        rows = ids if len(source.item.parts) == 1 else self._add_moved_ids(name, source, ids, dtype)
         return self._add(
             name,
             "ResourceGather",
-            self._handle_of[item.key],
+            self._add_entrances(name, source),
             rows,
-            dtype=item.dtype,
+            dtype=source.item.dtype,
             Tindices=dtype,
             batch_dims=0,
             validate_indices=True,
         )
 
-    def _add_moved_ids(self, name: str, part: Part, ids: str, dtype: tf.DType) -> str:
+    def _add_entrances(self, name: str, source: _Source) -> str:
+        """The handle of the whole table where the part, or its value, has come to."""
+        handle = self._handle_of[source.item.key]
+        for number, (entrance, output) in enumerate(source.entrances):
+            copied = _anywhere(entrance)
+            copied.name = f"{name}/handle_{number}"
+            copied.attr["T"].type = tf.resource.as_datatype_enum
+            copied.input[0] = handle
+            self._made.append(copied)
+            handle = f"{copied.name}:{output}" if output else copied.name
+        return handle
+
+    def _add_moved_ids(self, name: str, source: _Source, ids: str, dtype: tf.DType) -> str:
         """A row that the part does not have stays an error: it must not become a row of the next part."""
+        part, beside = source.part, ids if source.entrances else ""
         zero, rows, first, no_id = (
-            self._add_constant(f"{name}/{what}", np.array(value, dtype.as_numpy_dtype))
+            self._add_constant(f"{name}/{what}", np.array(value, dtype.as_numpy_dtype), beside)
             for what, value in (
                 ("zero", 0),
                 ("rows", part.rows),
@@ -188,49 +212,38 @@ class _Rewriting:
         moved = self._add(f"{name}/moved", "AddV2", ids, first, T=dtype)
         return self._add(f"{name}/table_rows", "SelectV2", is_row, moved, no_id, T=dtype)
 
-    def _add_value(self, name: str, item: SavedVariable, part: Part) -> None:
+    def _add_value(self, name: str, source: _Source) -> None:
+        item, part = source.item, source.part
+        handle = self._add_entrances(name, source)
         if len(item.parts) == 1:
-            self._add(name, "ReadVariableOp", self._handle_of[item.key], dtype=item.dtype)
+            self._add(name, "ReadVariableOp", handle, dtype=item.dtype)
             return
-        whole = self._add(f"{name}/whole", "ReadVariableOp", self._handle_of[item.key], dtype=item.dtype)
+        whole = self._add(f"{name}/whole", "ReadVariableOp", handle, dtype=item.dtype)
         begin = np.zeros(len(item.shape), np.int64)
         size = np.array([part.rows, *item.shape[1:]], np.int64)
         begin[0] = part.first_row
-        begins = self._add_constant(f"{name}/begin", begin)
-        sizes = self._add_constant(f"{name}/size", size)
+        beside = whole if source.entrances else ""
+        begins = self._add_constant(f"{name}/begin", begin, beside)
+        sizes = self._add_constant(f"{name}/size", size, beside)
         self._add(name, "Slice", whole, begins, sizes, T=item.dtype, Index=tf.int64)
 
-    def _add_constant(self, name: str, value: np.ndarray) -> str:
+    def _add_constant(self, name: str, value: np.ndarray, beside: str) -> str:
+        """`beside`: what it is used with in a branch or loop, where it has to be of the same iteration."""
+        waits = [f"^{_producer(beside)}"] if beside else []
         tensor = tf.make_tensor_proto(value)
-        return self._add(name, "Const", dtype=tf.as_dtype(value.dtype), value=tensor)
+        return self._add(name, "Const", *waits, dtype=tf.as_dtype(value.dtype), value=tensor)
 
     def _add(self, name: str, operation: str, *inputs: str, **attributes: Any) -> str:
-        node = v1.NodeDef(name=name, op=operation, input=list(inputs))
-        for attribute, value in attributes.items():
-            node.attr[attribute].CopyFrom(_attribute(value))
-        self._made.append(node)
+        self._made.append(make_node(name, operation, inputs, **attributes))
         return name
 
 
-def _attribute(value: Any) -> Any:
-    if isinstance(value, bool):
-        return v1.AttrValue(b=value)
-    if isinstance(value, int):
-        return v1.AttrValue(i=value)
-    if isinstance(value, tf.DType):
-        return v1.AttrValue(type=value.as_datatype_enum)
-    if isinstance(value, tf.TensorShape):
-        return v1.AttrValue(shape=value.as_proto())
-    return v1.AttrValue(tensor=value)
-
-
-def _batch_dims(node: Any) -> int:
-    """Asking a protocol buffer for an attribute that is not there would add it."""
-    return int(node.attr["batch_dims"].i) if "batch_dims" in node.attr else 0
-
-
-def _index_dtype(node: Any) -> tf.DType:
-    return tf.as_dtype(node.attr["Tidx" if node.op in SEGMENT_LOOKUPS else "Tindices"].type)
+def _anywhere(node: Any) -> Any:
+    """A copy that may be placed on any device."""
+    copied = copy_of(node)
+    copied.ClearField("device")
+    copied.attr.pop("_class", None)
+    return copied
 
 
 def _producer(name: str) -> str:

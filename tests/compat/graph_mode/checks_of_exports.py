@@ -114,7 +114,7 @@ def test_a_graph_with_nothing_incremental_is_refused_at_export_time(tmp_path: Pa
             session.run(tf.global_variables_initializer())
             for save_incr_model in (False, True):
                 target = str(tmp_path / str(save_incr_model))
-                options = {"save_incr_model": save_incr_model}
+                options: dict[str, Any] = {"save_incr_model": save_incr_model}
                 if save_incr_model:
                     with pytest.raises(ConfigurationError, match="nothing to update row by row"):
                         tf.saved_model.simple_save(session, target, {"x": inputs}, {"y": outputs}, **options)

@@ -10,6 +10,7 @@ import pytest
 
 import hotdelta.compat.v1 as tf
 from exporter.export import ExportOptions
+from exporter.loaded_graph import LoadedGraph
 from hotdelta.chain import BundleReader, directory_of
 from hotdelta.chain.manifest import Kind, Manifest, Tracking
 from hotdelta.compat.v1.graph_export import GraphSignature, export_session
@@ -109,7 +110,7 @@ def test_a_table_that_is_trained_in_a_cond_is_compared(
 
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
-def test_a_table_of_which_rows_are_looked_up_in_a_cond_is_touched_but_not_exported(
+def test_a_table_of_which_rows_are_looked_up_in_a_cond_is_touched_and_exported(
     tmp_path: Path, use_resource: bool
 ) -> None:
     with new_graph():
@@ -128,8 +129,9 @@ def test_a_table_of_which_rows_are_looked_up_in_a_cond_is_touched_but_not_export
         options = ExportOptions(save_incr_model=True)
         with tf.Session() as session:
             session.run([variable.initializer for variable in tf.global_variables()])
-            with pytest.raises(ConfigurationError, match="'table'"):
-                export_session(session, signature, tmp_path / "export", options)
+            path = export_session(session, signature, tmp_path / "export", options)
+    with LoadedGraph(path) as graph:
+        assert graph.call("serving_default", {"ids": [3, 4]})["rows"].shape == (2, 4)
 
 
 def test_a_warm_start_does_not_make_the_table_compared(tmp_path: Path) -> None:

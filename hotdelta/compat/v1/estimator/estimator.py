@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain import state_file
-from hotdelta.chain.disk import Disk
 from hotdelta.compat.v1.estimator.export_job import ExportJob
 from hotdelta.compat.v1.estimator.inference import (
     run_evaluation,
@@ -25,6 +23,7 @@ from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
 from hotdelta.compat.v1.graph_export import refuse_text
+from hotdelta.compat.v1.restoring import refresh_state_file
 from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
@@ -99,7 +98,8 @@ class Estimator:
         extra_hooks = list(hooks or [])
         if steps is not None or max_steps is not None:
             extra_hooks.append(v1.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
-        self._refresh_state_file()
+        if self._config.is_chief:
+            refresh_state_file(Path(self._model_dir))
         with v1.Graph().as_default(), v1.device(self._device_function()):
             v1.set_random_seed(self._config.tf_random_seed)
             v1.train.get_or_create_global_step()
@@ -153,10 +153,12 @@ class Estimator:
         as_text: bool = False,
         checkpoint_path: str | None = None,
         save_incr_model: bool = False,
+        allow_whole_table_reads: Collection[str] = (),
     ) -> bytes:
         """A SavedModel of the newest state in `export_dir_base/<seconds since 1970>`; returns its path.
 
-        With `save_incr_model` it can take deltas, otherwise only full checkpoints.
+        With `save_incr_model` it can take deltas, otherwise only full checkpoints. `allow_whole_table_reads`: the keys
+        of tables that predictions may read whole.
         """
         refuse_text(as_text)
         if assets_extra:
@@ -164,7 +166,7 @@ class Estimator:
                 "assets_extra cannot be exported here", hint="put these files beside the SavedModel"
             )
         path = self._existing_checkpoint(checkpoint_path)
-        job = ExportJob(Path(self._model_dir), path, is_newest=checkpoint_path is None)
+        job = ExportJob(Path(self._model_dir), path, checkpoint_path is None, tuple(allow_whole_table_reads))
         with v1.Graph().as_default():
             v1.train.get_or_create_global_step()
             receiver = serving_input_receiver_fn()
@@ -202,11 +204,6 @@ class Estimator:
     def _global_step(self) -> int:
         path = self.latest_checkpoint()
         return int(tf.train.load_variable(path, "global_step")) if path else 0
-
-    def _refresh_state_file(self) -> None:
-        """A crash may have come between a commit and the file by which TensorFlow finds it."""
-        if self._config.is_chief:
-            state_file.refresh_fulls(Path(self._model_dir), disk=Disk())
 
     def _device_function(self) -> Any:
         if self._config.device_fn is not None or not self._config.num_ps_replicas:

@@ -25,6 +25,7 @@ class ExportJob:
     model_dir: Path
     checkpoint_path: str
     is_newest: bool
+    allow_whole_table_reads: tuple[str, ...] = ()
 
     def run(
         self, receiver: ServingInputReceiver, spec: EstimatorSpec, export_dir: Path, *, save_incr_model: bool
@@ -40,7 +41,11 @@ class ExportJob:
             name: GraphSignature(receiver.receiver_tensors, outputs)
             for name, outputs in signature_outputs(spec).items()
         }
-        options = ExportOptions(save_incr_model=save_incr_model, version=_free_version(export_dir))
+        options = ExportOptions(
+            save_incr_model=save_incr_model,
+            version=_free_version(export_dir),
+            allow_whole_table_reads=self.allow_whole_table_reads,
+        )
         if has_chain and self.is_newest:
             return export_chain(signatures, self.model_dir, export_dir, options)
         return self._export_checkpoint(signatures, export_dir, options)
