@@ -31,7 +31,7 @@ class SanityLimits:
     max_abs: float = _limit(1e6, "no single value may be larger, from the first update on")
     outlier_factor: float = _limit(
         100.0,
-        "the norm of a row may be so many times the largest that was ever accepted; the change of a row, and the share "
+        "the norm of a row may be so many times the largest that may be served; the change of a row, and the share "
         "of touched rows, so many times the largest of recent updates",
         low=1.0,
     )

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Manifest, Node, Schema, decode_identity
-from hotdelta.errors import ApplyError
+from hotdelta.errors import ApplyError, DamagedError
 from hotdelta.logs import event
-from loader.bundle_rows import BundleRows
 from loader.chain_view import ChainView
 from loader.commit_files import VerifiedFiles
 from loader.delta_staging import DeltaStaging
 from loader.fed_update import FedUpdate
-from loader.full_diff import Difference, FullReader, compare_full, staged_difference, write_in_slices
+from loader.full_diff import Difference, compare_full, staged_difference
+from loader.full_filling import fill_model
 from loader.lag import Stopwatch, lag_of
+from loader.live_model import LiveModel
+from loader.sanity_statistics import LargestNorms
 from loader.served import Origin, Served, Serving, Version
 from loader.undo_history import UndoEntry, UndoHistory
 
@@ -26,7 +28,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FollowLimits:
-    """Memory that an update may take: for pre-images, for the rows of a full that differ, for one slice of a full."""
+    """Memory that an update may take: for pre-images, for the rows of a full that differ, for one slice of a full.
+
+    A full that differs in more is loaded into a second model.
+    """
 
     undo_bytes: int
     full_diff_bytes: int
@@ -49,12 +54,14 @@ class Applier:
         *,
         staging: DeltaStaging,
         wall_clock: Callable[[], float],
+        after_swap: Callable[[], None],
     ) -> None:
         self._serving = serving
         self._chain = chain
         self._limits = limits
         self._staging = staging
         self._wall_clock = wall_clock
+        self._after_swap = after_swap
         self.history = UndoHistory(limits.undo_bytes)
 
     @property
@@ -72,49 +79,44 @@ class Applier:
         model, values = self._live.model, self._staging.checks.values
         with watch.measure("sanity"):
             accepted = values.check_full(files, model.metadata.schema)
-        with BundleRows(files.prefix) as bundle:
-            full, limits = FullReader(files, bundle), self._limits
-            with watch.measure("stage"):
-                difference = compare_full(
-                    model, full, max_bytes=limits.full_diff_bytes, slice_bytes=limits.slice_bytes
-                )
-                files.require_unchanged()
-            if difference.rows is not None:
-                served = self._apply_difference(full, difference, watch)
-            else:
-                served = self._write_difference(files, full, difference, watch)
+        with watch.measure("stage"):
+            difference = compare_full(
+                model, files, max_bytes=self._limits.full_diff_bytes, slice_bytes=self._limits.slice_bytes
+            )
+        if difference is not None:
+            served = self._apply_difference(files.manifest, difference, watch)
+        else:
+            served = self._swap_in(files, watch)
         if self._chain.orders.pin is None:
             # Nobody ordered it back, so an older position is that of another history.
             values.forget_another_history(files.manifest.position)
         values.accept(accepted)
+        values.statistics.hold(LargestNorms(accepted.figures))
         return served
 
-    def _apply_difference(self, full: FullReader, difference: Difference, watch: Stopwatch) -> Served:
+    def _apply_difference(self, manifest: Manifest, difference: Difference, watch: Stopwatch) -> Served:
         """Within the budget: staged like a delta."""
         model = self._live.model
         with watch.measure("stage"):
-            model.stage_rows(staged_difference(model, full, difference))
+            model.stage_rows(staged_difference(model, manifest, difference))
         with watch.measure("preimage"):
             preimage = model.preimage()
-        return self._apply_staged(full.manifest, preimage, watch, rows=difference.num_rows)
+        return self._apply_staged(manifest, preimage, watch, rows=difference.num_rows)
 
-    def _write_difference(
-        self, files: VerifiedFiles, full: FullReader, difference: Difference, watch: Stopwatch
-    ) -> Served:
-        """Beyond the budget: out of the file, while all wait."""
-        model, served = self._live.model, self._served(files.manifest)
+    def _swap_in(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
+        """Beyond the budget: into a second model, which takes the place of the served one. Nobody waits for a file."""
+        before = self._live
+        event(logger, logging.INFO, "loading full beside", position=files.manifest.position)
+        with watch.measure("stage"):
+            model = _load_beside(before.model, files)
+        served = self._served(files.manifest, model)
         with self._serving.exclusive(watch):
             served.applied_at = self._wall_clock()
-            try:
-                write_in_slices(model, full, difference, slice_bytes=self._limits.slice_bytes)
-                files.require_unchanged()
-            except BaseException:
-                # Neither the old state nor the new one: nobody may see it. The updater loads the export again.
-                self._serving.publish(None)
-                raise
             self._serving.publish(served)
+        before.model.close()
         self.history.clear()
-        return self._finish(served, files.manifest, watch, rows=difference.num_rows)
+        self._after_swap()
+        return self._finish(served, files.manifest, watch, rows=None)
 
     def _apply_staged(
         self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int | None = None
@@ -122,7 +124,7 @@ class Applier:
         before = self._live
         model = before.model
         _require_staged(preimage, manifest.node)
-        served = self._served(manifest)
+        served = self._served(manifest, model)
         with self._serving.exclusive(watch):
             # Nothing that may fail comes between the change and its name.
             served.applied_at = self._wall_clock()
@@ -174,12 +176,12 @@ class Applier:
             raise ApplyError("no model is served")
         return served
 
-    def _served(self, manifest: Manifest) -> Served:
-        """The state after an apply that is about to happen."""
+    def _served(self, manifest: Manifest, model: LiveModel) -> Served:
+        """The state after a change that is about to happen."""
         before = self._live
         version = Version(manifest.position, manifest.step, before.version.export_version)
         origin: Origin = self._chain.origin_after(manifest, before.origin)
-        return Served(before.model, manifest.node, version, origin, applied_at=0.0)
+        return Served(model, manifest.node, version, origin, applied_at=0.0)
 
     def _finish(self, served: Served, manifest: Manifest, watch: Stopwatch, *, rows: int | None) -> Served:
         self._serving.announce()
@@ -193,6 +195,28 @@ class Applier:
             rows=rows,
         )
         return served
+
+
+def _load_beside(served: LiveModel, files: VerifiedFiles) -> LiveModel:
+    """The same export with what a full holds, ready to serve. Raises ChainError, ApplyError."""
+    try:
+        model = served.load_again()
+    except ApplyError as error:
+        # The full is in order, and can be taken as soon as the export is there again.
+        raise DamagedError(
+            f"{files.manifest.position} needs a second model: {error.message}",
+            path=files.prefix,
+            position=str(files.manifest.position),
+            retryable=True,
+            hint="bring the export back, or export again",
+        ) from error
+    try:
+        fill_model(model, files)
+        model.warm_up()
+    except BaseException:
+        model.close()
+        raise
+    return model
 
 
 def _require_staged(preimage: FedUpdate, node: Node) -> None:

@@ -10,13 +10,20 @@ from hotdelta.errors import ApplyError, ChainError
 from loader.chain_view import ChainView
 from loader.commit_files import VerifiedFiles
 from loader.delta_staging import DeltaStaging
+from loader.full_filling import fill_model
 from loader.lag import Stopwatch
 from loader.live_model import LiveModel
+from loader.opened_files import opened_prefix
+from loader.sanity_statistics import Accepted, LargestNorms
 from loader.served import Origin
 
 
-def catch_up(model: LiveModel, chain: ChainView, staging: DeltaStaging, watch: Stopwatch) -> Origin:
+def catch_up(
+    model: LiveModel, chain: ChainView, staging: DeltaStaging, watch: Stopwatch, *, norms: LargestNorms
+) -> Origin:
     """Afterwards `model.node` says how far it came: not at all when there is nothing that it could use.
+
+    `norms` are those of the model, before and after.
 
     What cannot be used is reported to `chain`, and gone around as far as possible.
     """
@@ -29,12 +36,16 @@ def catch_up(model: LiveModel, chain: ChainView, staging: DeltaStaging, watch: S
         for step in steps:
             manifest = manifest_of(step)
             try:
-                _take(model, manifest, chain.run_dir, staging, watch)
+                figures = _take(model, manifest, chain.run_dir, staging, watch).figures
             except (ChainError, ApplyError) as error:
                 if chain.report_broken(manifest, error) is not None:
                     return origin
                 break
             chain.report_used(manifest)
+            if manifest.kind is Kind.FULL:
+                norms.replace(figures)
+            else:
+                norms.add_delta(figures)
             origin = chain.origin_after(manifest, origin)
 
 
@@ -48,7 +59,7 @@ def manifest_of(step: Step) -> Manifest:
 
 def _take(
     model: LiveModel, manifest: Manifest, run_dir: Path, staging: DeltaStaging, watch: Stopwatch
-) -> None:
+) -> Accepted:
     checks, schema = staging.checks, model.metadata.schema
     if manifest.kind is Kind.DELTA:
         accepted = staging.stage(model, run_dir, manifest, watch).accepted
@@ -59,12 +70,17 @@ def _take(
             restore_verified(model, files)
     require_node(model, manifest.node)
     checks.values.accept(accepted)
+    return accepted
 
 
 def restore_verified(model: LiveModel, files: VerifiedFiles) -> None:
     """Restore exactly the verified files. Raises ApplyError, or DamagedError when they are not what was read."""
+    if model.metadata.is_incremental:
+        fill_model(model, files)
+        return
     try:
-        model.restore_full(files.prefix)
+        with opened_prefix(files) as prefix:
+            model.restore_full(prefix)
     except ApplyError:
         files.require_unchanged()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hotdelta.logs import event
 from loader.export_metadata import read_metadata
@@ -14,6 +14,7 @@ from loader.export_watch import ExportVersion
 from loader.live_model import LiveModel
 from loader.orders import Orders
 from loader.sanity import Figures
+from loader.sanity_statistics import LargestNorms
 from loader.settings import LoaderSettings
 
 logger = logging.getLogger(__name__)
@@ -21,11 +22,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedExport:
-    """A model, the figures of the values that it holds, and what is wrong with them."""
+    """A model, the figures of the values that it was exported with, and what is wrong with them.
+
+    `norms` are those of the values that it holds by now.
+    """
 
     model: LiveModel
-    figures: Mapping[str, Figures] = field(default_factory=dict)
-    complaint: str = ""
+    figures: Mapping[str, Figures]
+    complaint: str
+    norms: LargestNorms
 
 
 class ExportLoading:
@@ -82,7 +87,7 @@ class ExportLoading:
             if metadata.node not in self._orders.released:
                 complaint = find_bad_values(figures, metadata, self._settings.sanity)
         model = LiveModel.load(version.path, predict_threads=self._settings.predict_threads)
-        return LoadedExport(model, figures, complaint)
+        return LoadedExport(model, figures, complaint, LargestNorms(figures))
 
 
 def _close_loaded(future: Future[LoadedExport]) -> None:

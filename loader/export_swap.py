@@ -13,7 +13,7 @@ from loader.catch_up import catch_up
 from loader.chain_view import ChainView
 from loader.checks import Checks
 from loader.delta_staging import DeltaStaging
-from loader.export_loading import ExportLoading
+from loader.export_loading import ExportLoading, LoadedExport
 from loader.export_metadata import ExportMetadata, read_metadata
 from loader.export_values import ExportQuarantine
 from loader.export_watch import ExportVersion, ExportWatch
@@ -126,13 +126,14 @@ class ExportSwap:
         """
         old = self._serving.current
         self._sanity.forget_another_history(self._chain.newest)
-        model = self._load_beside(version, is_urgent=old is None)
-        if model is None:
+        loaded = self._load_beside(version, is_urgent=old is None)
+        if loaded is None:
             return _IS_LOADING
+        model, norms = loaded.model, loaded.norms
         if self.quarantine.reason(version):
             # What it holds is no state to go on from: only a full makes it one.
             model.node = None
-        origin = catch_up(model, self._chain, self._staging, Stopwatch(self._clock))
+        origin = catch_up(model, self._chain, self._staging, Stopwatch(self._clock), norms=norms)
         problem = self._why_not(model, version, old)
         if problem:
             has_lost_its_state = model.node is None and model.metadata.node is not None
@@ -145,6 +146,7 @@ class ExportSwap:
         with self._serving.exclusive(Stopwatch(self._clock)):
             self._serving.publish(served)
         self._serving.announce()
+        self._sanity.statistics.hold(norms)
         self._loading.take()
         self._version, self._waiting = version, ""
         if old is not None:
@@ -172,7 +174,7 @@ class ExportSwap:
             return f"it came only to {model.node}: {self._why_barred(None)}"
         return ""
 
-    def _load_beside(self, version: ExportVersion, *, is_urgent: bool) -> LiveModel | None:
+    def _load_beside(self, version: ExportVersion, *, is_urgent: bool) -> LoadedExport | None:
         """The model, when it is loaded; waits for it only when it is urgent. Raises ApplyError, DamagedError."""
         loaded = self._loading.load(version, is_known=version == self._version, is_urgent=is_urgent)
         if loaded is None:
@@ -182,7 +184,7 @@ class ExportSwap:
             self.quarantine.add(version, node, loaded.complaint)
         else:
             self._sanity.statistics.note(loaded.figures)
-        return loaded.model
+        return loaded
 
     def _say_waiting(self, version: ExportVersion, problem: str) -> None:
         if problem not in (_IS_LOADING, self._waiting):

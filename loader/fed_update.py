@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 FedUpdate = Mapping[str, Array]
 
 
-def empty_update(schema: Schema, *, node: Node, parent: Node, step: int) -> dict[str, Array]:
+def empty_update(schema: Schema, *, node: Node, parent: Node | None, step: int) -> dict[str, Array]:
     """An update that changes nothing but the state that the model says it holds."""
     update: dict[str, Array] = {
         contract.IDENTITY_VALUE: np.array(encode_identity(node, parent), np.int64),

@@ -36,12 +36,16 @@ class Follower:
         checks: Checks | None = None,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        after_swap: Callable[[], None] = lambda: None,
     ) -> None:
+        """`after_swap` is called whenever another model has begun to serve."""
         self._chain = chain
         self._checks = checks or Checks()
         self._clock = clock
         self._staging = DeltaStaging(self._checks)
-        self._applier = Applier(serving, chain, limits, staging=self._staging, wall_clock=wall_clock)
+        self._applier = Applier(
+            serving, chain, limits, staging=self._staging, wall_clock=wall_clock, after_swap=after_swap
+        )
 
     @property
     def history(self) -> UndoHistory:

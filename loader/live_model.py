@@ -12,7 +12,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta import signatures as contract
-from hotdelta.chain import Node, SignatureSpec, decode_identity
+from hotdelta.chain import Node, Position, SignatureSpec, decode_identity
+from hotdelta.chain.position import STATE_ID_HEX_DIGITS
 from hotdelta.errors import ApplyError, HotdeltaError, PredictionError, RequestError
 from loader.export_metadata import ExportMetadata, read_metadata, require_files
 from loader.fed_update import FedUpdate, empty_update
@@ -27,6 +28,8 @@ from loader.session_graph import (
 )
 
 Array = npt.NDArray[Any]
+# What the variables say of themselves while something is written over them piece by piece. No state has this id.
+HALF_WRITTEN = Node(Position(1, 1), "0" * STATE_ID_HEX_DIGITS)
 # For other runtimes: the loader reads deltas itself, and verifies what it read.
 _NOT_CALLED = frozenset({contract.RESTORE_INCREMENTAL, contract.STAGE_INCREMENTAL})
 _REQUEST_FAULTS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
@@ -37,22 +40,30 @@ class LiveModel:
 
     Any thread may predict. All else belongs to one thread; what changes live variables (`apply`, `restore_full`)
     must not run beside predictions, which is what the gate is for. Every change is all or nothing.
+
+    `held` is what the variables say of themselves; `node` is the state that may be served or gone on from, if any.
     """
 
-    def __init__(self, metadata: ExportMetadata, graph: SessionGraph, *, predict_pool: int) -> None:
+    def __init__(
+        self, metadata: ExportMetadata, graph: SessionGraph, *, path: Path, predict_threads: int
+    ) -> None:
         self.metadata = metadata
+        self._path = path
+        self._predict_threads = predict_threads
         self._graph: SessionGraph | None = graph
         self._updates: dict[str, Call] = {
             name: graph.callable(name, pool=CALLER_THREAD)
             for name in contract.RESERVED_SIGNATURES
             if name in graph.signatures and name not in _NOT_CALLED
         }
+        predict_pool = PREDICT_POOL if predict_threads else CALLER_THREAD
         self._predictions: dict[str, tuple[SignatureSpec, Call]] = {
             name: (spec, graph.callable(name, pool=predict_pool))
             for name, spec in metadata.signatures.items()
             if name in graph.signatures and name not in contract.RESERVED_SIGNATURES
         }
         self.node: Node | None = None
+        self.held: Node | None = None
         self.step = 0
         self._read_identity()
 
@@ -67,11 +78,18 @@ class LiveModel:
         try:
             if missing:
                 raise ApplyError(f"{path} has no signature {missing[0]!r}", hint="export it again")
-            pool = PREDICT_POOL if predict_threads else CALLER_THREAD
-            return cls(metadata, graph, predict_pool=pool)
+            return cls(metadata, graph, path=path, predict_threads=predict_threads)
         except BaseException:
             graph.close()
             raise
+
+    def load_again(self) -> LiveModel:
+        """A second one beside this one, as exported. Raises ApplyError, also when there is another export now."""
+        again = type(self).load(self._path, predict_threads=self._predict_threads)
+        if again.metadata != self.metadata:
+            again.close()
+            raise ApplyError(f"{self._path} is not the export that is served any more")
+        return again
 
     @property
     def signatures(self) -> tuple[str, ...]:
@@ -121,7 +139,10 @@ class LiveModel:
         self._update(contract.DISCARD_STAGED, {})
 
     def restore_full(self, prefix: Path) -> None:
-        """Read a full checkpoint into every variable. For a model that serves nobody: it needs twice its memory."""
+        """Read a full checkpoint into every variable. For a model that serves nobody: it needs twice its memory.
+
+        All that an export without the incremental subgraph has; TensorFlow opens the files.
+        """
         try:
             self._update(contract.RESTORE_FULL, {contract.PREFIX_INPUT: _prefix(prefix)})
         finally:
@@ -157,7 +178,8 @@ class LiveModel:
     def _read_identity(self) -> None:
         answer = self._update(contract.IDENTITY, {})
         identity = [int(value) for value in answer[contract.IDENTITY_VALUE]]
-        self.node = decode_identity(identity)[0] if identity[0] else None
+        self.held = decode_identity(identity)[0] if identity[0] else None
+        self.node = None if self.held == HALF_WRITTEN else self.held
         self.step = int(answer[contract.STEP_VALUE])
 
 

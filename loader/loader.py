@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hotdelta.chain import Node, Position, Scanner, SigningKey, names
+from hotdelta.chain import Node, Position, Scanner, SignatureSpec, SigningKey, names
 from loader.applier import FollowLimits
 from loader.broken_links import BrokenLinks
 from loader.chain_view import ChainView
@@ -98,6 +98,7 @@ class Loader:
             checks=checks,
             clock=clocks.monotonic,
             wall_clock=clocks.wall,
+            after_swap=after_swap,
         )
         for node in self._book.orders.released:
             checks.values.release(node)
@@ -159,6 +160,12 @@ class Loader:
         the model is.
         """
         return self._serving.predict(signature, feeds)
+
+    @property
+    def signatures(self) -> Mapping[str, SignatureSpec]:
+        """What can be called now: asked for with every request, for which all of `status` would be too much."""
+        served = self._serving.current
+        return served.model.metadata.signatures if served is not None else {}
 
     def look_again(self) -> None:
         """Do not wait for the next event or poll."""

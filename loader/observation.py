@@ -63,6 +63,8 @@ class Observation:
     def observe(self, condition: Condition) -> None:
         """How it stands after a look."""
         previous, served = self.observed, self._serving.current
+        # First: whoever has read the reason in the status is told the same by an answer.
+        self._serving.explain(condition.reason)
         behind = self._chain.first_after(served.node) if served else None
         self.observed = Observed(
             condition,
@@ -78,7 +80,6 @@ class Observation:
                 RefusedManifest(item.path.name, item.reason) for item in self._chain.refused[:MAX_REFUSED]
             ),
         )
-        self._serving.explain(condition.reason)
         if condition != previous.condition:
             level = logging.WARNING if condition.state is State.DEGRADED else logging.INFO
             event(logger, level, f"loader is {condition.state}", reason=condition.reason or "none")

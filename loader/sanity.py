@@ -21,7 +21,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The largest figures of accepted updates of one variable: of all of them the norm, of recent ones the others."""
+    """The largest figures of one variable: the norm of all that may be served, the others of recent updates."""
 
     max_norm: float
     max_change: float

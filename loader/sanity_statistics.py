@@ -42,12 +42,30 @@ class KnownUpdates:
     refused: tuple[Node, ...] = ()
 
 
-class SanityStatistics:
-    """The largest norm that each variable ever had here, and what else its recent updates had. One thread at a time.
+class LargestNorms:
+    """The largest norm of a row of each variable in one model, as far as all that was written into it was measured."""
 
-    Norms are not forgotten: the row of a rare item is as large as it was when it was last updated, and a full holds
-    every row. Positions only grow, so what is not newer than all that was accepted, and was not refused, was accepted
-    before or is part of it: it says nothing new, and is not judged by what came after it.
+    def __init__(self, figures: Mapping[str, Figures]) -> None:
+        """`figures` of all that the model holds; empty when nobody has measured it."""
+        self.by_key = _norms_of(figures)
+
+    def add_delta(self, figures: Mapping[str, Figures]) -> None:
+        if self.by_key:
+            self.by_key = _larger(self.by_key, _norms_of(figures))
+
+    def replace(self, figures: Mapping[str, Figures]) -> None:
+        """A full was written over everything."""
+        self.by_key = _norms_of(figures)
+
+
+class SanityStatistics:
+    """The largest norm that each variable may have here, and what else its recent updates had. One thread at a time.
+
+    Norms are not forgotten with time: the row of a rare item is as large as it was when it was last updated, and a full
+    holds every row. They are forgotten once all that is served was measured anew, and has them no more.
+
+    Positions only grow, so what is not newer than all that was accepted, and was not refused, was accepted before or is
+    part of it: it says nothing new, and is not judged by what came after it.
     """
 
     def __init__(self, known: KnownUpdates | None = None, *, min_updates: int) -> None:
@@ -79,17 +97,20 @@ class SanityStatistics:
 
     def note(self, figures: Mapping[str, Figures]) -> None:
         """These values are served, but are no update: only their norms say something."""
-        for key, item in figures.items():
-            self._norms[key] = max(self._norms.get(key, 0.0), item.max_norm)
+        self._norms = _larger(self._norms, _norms_of(figures))
+
+    def hold(self, norms: LargestNorms) -> None:
+        """A model with these norms is served from now on: what was larger and is gone widens no limit any more."""
+        self._norms.update(norms.by_key)
 
     def add(self, accepted: Accepted) -> None:
         node = accepted.node
+        self.note(accepted.figures)
         if not self.is_new(node):
             return
         if node in self._refused:
             self._refused.remove(node)
         self._until = max(self._until, node.position) if self._until else node.position
-        self.note(accepted.figures)
         for key, figures in accepted.figures.items():
             self._recent.setdefault(key, deque(maxlen=WINDOW_UPDATES)).append(figures)
 
@@ -113,3 +134,11 @@ class SanityStatistics:
             max(item.touched_share for item in seen),
         )
         return Summary(min(WINDOW_UPDATES, before.updates + len(recent)), usual)
+
+
+def _norms_of(figures: Mapping[str, Figures]) -> dict[str, float]:
+    return {key: item.max_norm for key, item in figures.items()}
+
+
+def _larger(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {key: max(one.get(key, 0.0), other.get(key, 0.0)) for key in (*one, *other)}

@@ -36,7 +36,7 @@ class LoaderSettings:
     undo_bytes: int = 256 * 2**20
     """Pre-images of recent updates are kept up to this size; the oldest go first."""
     full_diff_bytes: int = 256 * 2**20
-    """A full that differs from the live model in more bytes than this is written under the gate, slice by slice."""
+    """A full that differs from the live model in more bytes than this is loaded into a second one, as an export is."""
     slice_bytes: int = 8 * 2**20
     """A full is read and compared in slices of this size."""
     predict_threads: int = 0

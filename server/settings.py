@@ -88,6 +88,14 @@ class Settings:
             bounds=(0, 2**40),
         ),
     )
+    full_diff_bytes: int = field(
+        default=256 * 2**20,
+        metadata=_about(
+            "a full that must be gone through and differs in no more than this is copied into the live model while "
+            "predictions wait; one that differs in more is loaded into a second model: twice the memory, nobody waits",
+            bounds=(0, 2**40),
+        ),
+    )
     sanity: tuple[LimitChange, ...] = field(
         default=(),
         metadata=_about(

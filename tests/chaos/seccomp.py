@@ -30,6 +30,7 @@ FORMS = {
     "read": Form(0, 63, descriptor=0),
     "pread64": Form(17, 67, descriptor=0),
     "preadv": Form(295, 69, descriptor=0),
+    "preadv2": Form(327, 286, descriptor=0),
     "mmap": Form(9, 222, descriptor=4),
     "close": Form(3, 57, descriptor=0),
     "write": Form(1, 64, descriptor=0),
@@ -52,7 +53,7 @@ FORMS = {
     "inotify_add_watch": Form(254, 27, path=1),
 }
 OPENS, WATCHES = ("open", "openat"), ("inotify_add_watch",)
-READS = (*OPENS, "newfstatat", "getdents64", "read", "pread64", "preadv", "mmap", "close")
+READS = (*OPENS, "newfstatat", "getdents64", "read", "pread64", "preadv", "preadv2", "mmap", "close")
 WRITES = (*OPENS, *(name for name in FORMS if name not in READS + WATCHES))
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}

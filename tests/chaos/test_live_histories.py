@@ -34,7 +34,7 @@ class Followed:
         self.truth.learn(position, bits_of(self.trainer.model))
         return position
 
-    def require(self, position: Position) -> None:
+    def require(self, position: Position | str) -> None:
         """It is served, and all is well."""
         self.truth.wait_for(self.server, position)
         self._health.require()
@@ -116,13 +116,14 @@ def crowd(followed: Followed, deltas: int) -> None:
     shutil.copytree(followed.run, away)
     followed.trainer.close()
     trainer = Trainer(away)
-    for number in range(deltas):
-        newest = trainer.train([number % ROWS])
-        followed.truth.learn(newest, bits_of(trainer.model))
+    positions = [
+        followed.truth.learn(trainer.train([number % ROWS]), bits_of(trainer.model))
+        for number in range(deltas)
+    ]
     trainer.close()
     followed.run.rename(followed.root / "before")
     away.rename(followed.run)
-    followed.require(newest)
+    followed.require(positions[-1])
     shutil.rmtree(followed.root / "before")
     followed.trainer = Trainer(followed.run)
 

@@ -87,6 +87,8 @@ def test_a_queue_of_events_that_overflows(deployment: Deployment) -> None:
     if int(QUEUE.read_text()) > MOST_EVENTS:
         pytest.skip("this machine keeps more events than a test can make")
     run, server = deployment.root / "run", deployment.server
+    # Before the first delta there is no directory for them.
+    require_updates(deployment)
     for directory in (run / names.DELTA_DIRECTORY, run):
         deployment.train(is_full=directory == run)
         server.process.send_signal(signal.SIGSTOP)

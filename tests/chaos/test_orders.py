@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 from hotdelta.chain import Position
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import BEFORE, NEWEST, NEXT, Bits
-from tests.end_to_end.processes import Program, wait_until
+from tests.end_to_end.processes import Program, connect, wait_until
 from tests.loader.step_model import ROWS
 
 TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105 - opens nothing but this test's server
@@ -33,7 +32,7 @@ class OrderedServer(Program):
             "server.cli", *directories, "--port", "0", *tokens, *flags, errors=root / "server.log"
         )
         self.url = self._read_line().removeprefix("listening on ").strip()
-        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        self.http = connect(self.url)
         wait_until(lambda: self.http.get("/readyz").status_code == 200, "the server is ready")
 
     def version(self) -> Any:

@@ -46,8 +46,11 @@ class WatchedDeployment(Deployment):
         known = (self.target(path) for path in self.source_files())
         self.server_calls.passed = frozenset(path for path in known if path.exists())
         self.server_calls.arm(number, action)
-        with contextlib.suppress(FileNotFoundError):
-            # The action may take the directory away from under the copy tool too.
+        try:
+            self.deliver_all()
+        except FileNotFoundError:
+            # The action took the directory away from under the copy tool. Who asks for it waits until it is back.
+            assert self.server_calls.acted_on
             self.deliver_all()
         self._wait_for_the_action()
         return self.server_calls.acted_on
@@ -59,8 +62,12 @@ class WatchedDeployment(Deployment):
             pause.wait(0.005)
 
     def require_recovery(self) -> None:
-        """The reason is visible while the newest is not served; it is served as soon as the files are right again."""
-        self.wait_for_newest_or_reason()
+        """The reason is visible while the newest is not served; it is served as soon as the files are right again.
+
+        What has no manifest does not exist: when the action took one away, there is nothing to be said of it.
+        """
+        if not any(path.name.endswith(names.MANIFEST_SUFFIX) for path in self.new_files()):
+            self.wait_for_newest_or_reason()
         self.server_calls.disarm()
         self.deliver_again()
         self.wait_for_newest()

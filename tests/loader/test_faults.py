@@ -182,7 +182,7 @@ def test_fork_behind_the_live_position_is_reached_by_undo(
         trainer.close()
 
 
-@pytest.mark.parametrize("full_diff_bytes", [2**20, 0], ids=["staged", "written-under-the-gate"])
+@pytest.mark.parametrize("full_diff_bytes", [2**20, 0], ids=["staged", "beside"])
 def test_fork_beyond_the_undo_history_is_reached_through_a_full(
     root: Path, train: StartTrainer, full_diff_bytes: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import ApplyDelta, Kind, Position, RestoreFull, Step
-from hotdelta.errors import ApplyError, DamagedError, NotReadyError
+from hotdelta.chain import ApplyDelta, Position, Step
+from hotdelta.errors import ApplyError, DamagedError
 from loader import delta_staging
 from loader.applier import FollowLimits
 from loader.broken_links import BrokenLinks
@@ -28,7 +29,7 @@ class FailingModel(LiveModel):
     """One of its applies fails, as if memory had run out; the first is number 1."""
 
     applies = 0
-    failing = 2
+    failing = 0
 
     def apply(self) -> None:
         self.applies += 1
@@ -37,9 +38,8 @@ class FailingModel(LiveModel):
         super().apply()
 
 
-@pytest.fixture
-def serving(root: Path) -> Iterator[Serving]:
-    model = FailingModel.load(root / "export" / "1")
+@contextmanager
+def serving_with(model: LiveModel) -> Iterator[Serving]:
     assert model.node is not None
     serving = Serving(Gate(), wall_clock=time.time, on_first_served=lambda: None)
     version = Version(model.node.position, model.step, 1)
@@ -49,29 +49,28 @@ def serving(root: Path) -> Iterator[Serving]:
     model.close()
 
 
-def follow(
-    root: Path, serving: Serving, step: Step, *, full_diff_bytes: int, checks: Checks | None = None
-) -> bool:
-    broken = BrokenLinks(root / "run", late_seconds=1, clock=time.monotonic)
+@pytest.fixture
+def serving(root: Path) -> Iterator[Serving]:
+    with serving_with(FailingModel.load(root / "export" / "1")) as serving:
+        yield serving
+
+
+def view_of(root: Path) -> ChainView:
+    broken = BrokenLinks(root / "run", late_seconds=60, clock=time.monotonic)
     chain = ChainView(root / "run", broken=broken, wall_clock=time.time)
     chain.look()
+    return chain
+
+
+def follow(
+    chain: ChainView, serving: Serving, step: Step, *, full_diff_bytes: int, checks: Checks | None = None
+) -> bool:
     limits = FollowLimits(undo_bytes=2**20, full_diff_bytes=full_diff_bytes, slice_bytes=64)
     made = Follower(serving, chain, limits, checks=checks, clock=time.monotonic, wall_clock=time.time)
     try:
         return made.follow([step], lambda served: True)
     finally:
         made.close()
-
-
-def test_full_that_fails_half_way_is_served_to_nobody(root: Path, serving: Serving) -> None:
-    trainer = Trainer(root / "run")
-    trainer.train([1, 2, 3])
-    full = find_commit(root / "run", trainer.train_full([60]), Kind.FULL)
-    trainer.close()
-    assert not follow(root, serving, RestoreFull(full), full_diff_bytes=0)
-    assert serving.current is None
-    with pytest.raises(NotReadyError):
-        serving.predict(SIGNATURE, {"ids": [1]})
 
 
 def test_delta_that_is_refused_at_the_last_moment_leaves_the_old_state(root: Path, serving: Serving) -> None:
@@ -83,10 +82,10 @@ def test_delta_that_is_refused_at_the_last_moment_leaves_the_old_state(root: Pat
     assert isinstance(served.model, FailingModel)
     served.model.failing = 1
     before = serving.predict(SIGNATURE, {"ids": [1]})[0]["users"].tobytes()
-    assert not follow(root, serving, ApplyDelta(delta), full_diff_bytes=0)
+    assert not follow(view_of(root), serving, ApplyDelta(delta), full_diff_bytes=0)
     outputs, version = serving.predict(SIGNATURE, {"ids": [1]})
     assert (outputs["users"].tobytes(), version) == (before, served.version)
-    assert follow(root, serving, ApplyDelta(delta), full_diff_bytes=0)
+    assert follow(view_of(root), serving, ApplyDelta(delta), full_diff_bytes=0)
     assert serving.predict(SIGNATURE, {"ids": [1]})[1].position == delta.position
 
 
@@ -113,7 +112,7 @@ def test_nothing_is_applied_before_its_digests_were_found_right(
         raise DamagedError("not the right digest", path=files.prefix, position="")
 
     assert not follow(
-        root, serving, ApplyDelta(delta), full_diff_bytes=0, checks=Checks(digests=slow_and_wrong)
+        view_of(root), serving, ApplyDelta(delta), full_diff_bytes=0, checks=Checks(digests=slow_and_wrong)
     )
     assert compared_in[0].startswith("hotdelta-verify") == (beside_bytes == 0)
     assert serving.predict(SIGNATURE, {"ids": [1]})[1] == served.version
@@ -121,4 +120,4 @@ def test_nothing_is_applied_before_its_digests_were_found_right(
         served.model.apply()
     assert isinstance(served.model, FailingModel)
     served.model.failing = 0
-    assert follow(root, serving, ApplyDelta(delta), full_diff_bytes=0)
+    assert follow(view_of(root), serving, ApplyDelta(delta), full_diff_bytes=0)

@@ -69,13 +69,19 @@ def test_later_full_in_the_same_run_is_not_loaded(root: Path, train: StartTraine
         assert status.last_lag.kind == "delta"
 
 
+def refusal_of(loader: Loader) -> str:
+    with pytest.raises(NotReadyError) as refused:
+        answer(loader)
+    return str(refused.value)
+
+
 def test_waits_for_the_first_export_and_says_so(root: Path, tmp_path: Path) -> None:
     (root / "export").rename(root / "later")
     with serving(root) as loader:
         status = wait_for_status(loader, lambda status: "no export" in status.reason, "reason")
         assert (status.state, status.is_ready) == (State.WAITING, False)
-        with pytest.raises(NotReadyError, match="no export"):
-            answer(loader)
+        # The status says it a moment earlier than an answer does.
+        wait_until(lambda: "no export" in refusal_of(loader), "an answer that says so")
         (root / "later").rename(root / "export")
         wait_for_position(loader, Position(1, 2))
 

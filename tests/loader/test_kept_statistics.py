@@ -24,6 +24,7 @@ from tests.loader.step_model import (
     move_away,
     serving,
     wait_for_position,
+    wait_for_status,
 )
 from tests.loader.test_order_book import DyingDisk
 from tests.loader.test_quarantine import poison, wait_until_quarantined
@@ -108,6 +109,29 @@ def test_a_full_is_no_outlier_because_of_rows_that_were_always_large(root: Path,
     with serving(root, sanity=SOON, state_dir=state) as loader:
         wait_for_position(loader, full)
         assert_serves(loader, trainer.model)
+
+
+def test_what_was_released_once_does_not_let_garbage_in_for_ever(root: Path, train: StartTrainer) -> None:
+    """A full has no changes to be judged by: its norms are compared with those of what is served, not of what was."""
+    state, run, away = root / "state", root / "run", root / "away"
+    with serving(root, sanity=SOON, state_dir=state) as loader:
+        wait_for_position(loader, READY)
+        trainer = train()
+        for _ in range(3):
+            wait_for_position(loader, trainer.train([1, 2]))
+        released = poison(trainer, 9e5)
+        wait_until_quarantined(loader, released, "times the usual")
+        loader.release(released)
+        healthy = trainer.train()
+        wait_for_position(loader, healthy)
+        export(run, root / "export")
+        wait_for_status(loader, lambda status: status.export_version == 2, "version 2")
+    hole, full = poison(trainer, 5e5), trainer.train_full([4])
+    for position in (hole, full):
+        move_away(run, find_commit(run, position), away)
+    with serving(root, sanity=SOON, state_dir=state) as loader:
+        wait_until_quarantined(loader, full, "the largest norm of a row")
+        assert answer(loader)[1].position == healthy
 
 
 def test_statistics_of_another_history_are_forgotten(

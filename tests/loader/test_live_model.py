@@ -13,10 +13,11 @@ import pytest
 from hotdelta.chain import BundleReader, Kind, Position, names
 from hotdelta.errors import ApplyError, DamagedError, RequestError
 from hotdelta.signatures import METADATA_FILE
-from loader.bundle_rows import BundleRows
-from loader.commit_files import verify_files
+from loader import full_filling
+from loader.commit_files import VerifiedFiles, verify_files
 from loader.delta_files import DeltaFiles
-from loader.full_diff import FullReader, compare_full, staged_difference, write_in_slices
+from loader.full_diff import compare_full, staged_difference
+from loader.full_filling import fill_model
 from loader.live_model import LiveModel
 from tests.loader.step_model import ROWS, SIGNATURE, Trainer, find_commit, serving_file
 
@@ -94,27 +95,58 @@ def test_delta_of_another_parent_is_refused(root: Path, model: LiveModel, delta:
     assert values(model) == before
 
 
-@pytest.mark.parametrize("max_bytes", [2**20, 0], ids=["staged", "in-slices"])
-def test_full_is_taken_as_the_rows_that_differ(root: Path, model: LiveModel, max_bytes: int) -> None:
+def train_a_full(root: Path) -> tuple[VerifiedFiles, dict[str, bytes]]:
+    """A full that differs from the export in rows 2, 3 and 60, and what it holds."""
     trainer = Trainer(root / "run")
     trainer.train([2, 3])
     full = verify_files(root / "run", find_commit(root / "run", trainer.train_full([60]), Kind.FULL))
-    expected = {name: getattr(trainer.model, name).numpy().tobytes() for name in ("users", "items", "bias")}
     trainer.close()
-    with BundleRows(full.prefix) as bundle:
-        opened = FullReader(full, bundle)
-        difference = compare_full(model, opened, max_bytes=max_bytes, slice_bytes=64)
-        assert {key: ids.tolist() for key, ids in difference.ids.items()} == {
-            "users": [2, 3, 60],
-            "items": [2, 3, 60],
-        }
-        if difference.rows is None:
-            write_in_slices(model, opened, difference, slice_bytes=64)
-        else:
-            model.stage_rows(staged_difference(model, opened, difference))
-            model.apply()
+    return full, {name: getattr(trainer.model, name).numpy().tobytes() for name in ("users", "items", "bias")}
+
+
+def test_full_is_taken_as_the_rows_that_differ(root: Path, model: LiveModel) -> None:
+    full, expected = train_a_full(root)
+    difference = compare_full(model, full, max_bytes=3 * (16 + 8), slice_bytes=64)
+    assert difference is not None
+    found = {key: ids.tolist() for key, ids in difference.ids.items()}
+    assert found == {"users": [2, 3, 60], "items": [2, 3, 60]}
+    model.stage_rows(staged_difference(model, full.manifest, difference))
+    model.apply()
     assert values(model) == expected
     assert (model.node, model.step) == (full.manifest.node, full.manifest.step)
+
+
+def test_what_differs_in_more_than_the_budget_is_not_kept(root: Path, model: LiveModel) -> None:
+    full, before = train_a_full(root)[0], values(model)
+    assert compare_full(model, full, max_bytes=3 * (16 + 8) - 1, slice_bytes=64) is None
+    assert values(model) == before
+
+
+def test_full_fills_a_model_whatever_it_held(
+    root: Path, model: LiveModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(full_filling, "_SLICE_BYTES", 64)
+    full, expected = train_a_full(root)
+    path = serving_file(root / "run", full.manifest)
+    content = path.read_bytes()
+    os.truncate(path, len(content) // 2)
+    with pytest.raises(DamagedError, match="ends before"):
+        fill_model(model, full)
+    assert (model.node, values(model) == expected) == (None, False), "it must not pass for a state"
+    path.write_bytes(content)
+    again = verify_files(root / "run", full.manifest)
+    fill_model(model, again)
+    assert values(model) == expected
+    assert (model.node, model.step) == (full.manifest.node, full.manifest.step)
+
+
+def test_full_that_changed_meanwhile_is_no_state(root: Path, model: LiveModel) -> None:
+    full = train_a_full(root)[0]
+    path = serving_file(root / "run", full.manifest)
+    path.write_bytes(path.read_bytes())
+    with pytest.raises(DamagedError, match="changed after they were verified"):
+        fill_model(model, full)
+    assert model.node is None
 
 
 def test_rows_are_compared_by_bit_pattern(root: Path, model: LiveModel, delta: Position) -> None:
@@ -122,15 +154,15 @@ def test_rows_are_compared_by_bit_pattern(root: Path, model: LiveModel, delta: P
     odd = np.array([[np.nan, -0.0, 1e-45, 1.0]], np.float32)
     trainer.model.users.scatter_nd_update([[5]], odd)
     full = verify_files(root / "run", find_commit(root / "run", trainer.train_full([60]), Kind.FULL))
-    with BundleRows(full.prefix) as bundle:
-        opened = FullReader(full, bundle)
-        difference = compare_full(model, opened, max_bytes=2**20, slice_bytes=4096)
-        assert 5 in difference.ids["users"]
-        model.stage_rows(staged_difference(model, opened, difference))
-        model.apply()
-        again = compare_full(model, opened, max_bytes=2**20, slice_bytes=4096)
-        assert (again.num_rows, dict(again.values)) == (0, {})
     trainer.close()
+    difference = compare_full(model, full, max_bytes=2**20, slice_bytes=4096)
+    assert difference is not None
+    assert 5 in difference.ids["users"]
+    model.stage_rows(staged_difference(model, full.manifest, difference))
+    model.apply()
+    again = compare_full(model, full, max_bytes=0, slice_bytes=4096)
+    assert again is not None
+    assert (again.num_rows, dict(again.values)) == (0, {})
 
 
 def test_warm_up_changes_nothing(model: LiveModel) -> None:

@@ -94,6 +94,20 @@ def test_what_a_killed_server_left_is_removed_and_what_is_used_stays(
     assert (root / "run").exists()
 
 
+def test_a_server_that_starts_at_that_moment_does_not_take_a_new_directory_for_an_abandoned_one(
+    root: Path, copies: PrivateCopies, full: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = tempfile.mkdtemp
+
+    def make_beside_another_server(**where: str) -> str:
+        made = make(**where)
+        PrivateCopies().close()
+        return made
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_beside_another_server)
+    copies.verify_files(root / "run", full).require_unchanged()
+
+
 def test_a_directory_that_a_cleaner_took_away_is_made_again(
     root: Path, temporary: Path, copies: PrivateCopies, full: Manifest
 ) -> None:

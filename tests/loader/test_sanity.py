@@ -15,7 +15,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.sanity_limits import WINDOW_UPDATES, LimitChange, SanityLimits, SanitySettings, describe_limits
 from loader.sanity import Figures, Usual, judge_shares, judge_values
 from loader.sanity_figures import CHUNK_VALUES, chunked, measure
-from loader.sanity_statistics import Accepted, SanityStatistics
+from loader.sanity_statistics import Accepted, LargestNorms, SanityStatistics
 
 LIMITS = SanityLimits()
 
@@ -92,6 +92,30 @@ def test_statistics_need_some_updates_and_forget_all_of_old_ones_but_their_norms
     for seq in range(WINDOW_UPDATES):
         accept(statistics, seq + 4, Figures(max_norm=2.0, max_change=2.0, touched_share=2.0))
     assert statistics.usual("table") == Usual(9.0, 2.0, 2.0)
+
+
+def test_norms_are_forgotten_once_all_that_is_served_was_measured_without_them() -> None:
+    statistics = SanityStatistics(min_updates=1)
+    accept(statistics, 1, Figures(max_norm=9.0))
+    accept(statistics, 2, Figures(max_norm=1e6))
+    loaded = LargestNorms({"table": Figures(max_norm=3.0)})
+    loaded.add_delta({"table": Figures(max_norm=4.0), "other": Figures(max_norm=1.0)})
+    statistics.hold(loaded)
+    assert [statistics.usual(key) for key in ("table", "other")] == [Usual(4.0, 0.0), None]
+    accept(statistics, 2, Figures(max_norm=7.0))
+    assert statistics.usual("table") == Usual(7.0, 0.0), "it is part of what is served again"
+    loaded.replace({"table": Figures(max_norm=2.0)})
+    statistics.hold(loaded)
+    assert statistics.usual("table") == Usual(2.0, 0.0)
+
+
+def test_of_a_model_that_nobody_has_measured_nothing_is_known() -> None:
+    statistics = SanityStatistics(min_updates=1)
+    accept(statistics, 1, Figures(max_norm=9.0))
+    unknown = LargestNorms({})
+    unknown.add_delta({"table": Figures(max_norm=1.0)})
+    statistics.hold(unknown)
+    assert statistics.usual("table") == Usual(9.0, 0.0)
 
 
 def test_what_was_accepted_before_is_not_counted_again() -> None:
