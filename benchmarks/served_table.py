@@ -19,7 +19,7 @@ from hotdelta.chain import BundleReader, Kind, Manifest, Position, Scanner, dire
 from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
 from loader import Loader, LoaderSettings
 
-COLUMNS = 16
+COLUMNS, IDS = 16, 8
 TABLE = "table"
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery(), scrub_saves=0)
 
@@ -36,6 +36,22 @@ class OneTable(tf.Module):
         return {"sums": tf.reduce_sum(tf.gather(self.table, ids), axis=1)}
 
 
+class Ranker(OneTable):
+    """Puts the rows of IDS ids side by side and scores them with two dense layers."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        random = tf.random.Generator.from_seed(3)
+        self.table.assign(random.normal(self.table.shape))
+        self.hidden = tf.Variable(random.normal([IDS * COLUMNS, 64], stddev=0.1), name="hidden")
+        self.score = tf.Variable(random.normal([64, 1], stddev=0.1), name="score")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, IDS], tf.int64, name="ids")])
+    def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        side_by_side = tf.reshape(tf.gather(self.table, ids), [-1, IDS * COLUMNS])
+        return {"score": tf.nn.relu(side_by_side @ self.hidden) @ self.score}
+
+
 @dataclass(frozen=True)
 class Committed:
     position: Position
@@ -45,10 +61,10 @@ class Committed:
 class TableTrainer:
     """Writes chosen rows and commits them: a trainer without training."""
 
-    def __init__(self, directory: Path, rows: int) -> None:
+    def __init__(self, directory: Path, rows: int, model: type[OneTable] = OneTable) -> None:
         self.run_dir, self.export_dir = directory / "run", directory / "export"
         self.rows = rows
-        self._module = OneTable(rows)
+        self._module = model(rows)
         self._random = np.random.default_rng(7)
         self._scanner = Scanner(self.run_dir)
         self._writer = DeltaWriter(
@@ -98,11 +114,11 @@ class TableTrainer:
 class TrainerProcess:
     """A TableTrainer in a process of its own, as training is: it shares cores and disk with serving, but no GIL."""
 
-    def __init__(self, directory: Path, rows: int) -> None:
+    def __init__(self, directory: Path, rows: int, model: type[OneTable] = OneTable) -> None:
         self.run_dir, self.export_dir = directory / "run", directory / "export"
         context = multiprocessing.get_context("spawn")
         self._calls, others = context.Pipe()
-        self._process = context.Process(target=_obey, args=(others, directory, rows), name="trainer")
+        self._process = context.Process(target=_obey, args=(others, directory, rows, model), name="trainer")
         self._process.start()
         others.close()
 
@@ -128,8 +144,8 @@ class TrainerProcess:
         return self._calls.recv()
 
 
-def _obey(calls: Connection, directory: Path, rows: int) -> None:
-    trainer = TableTrainer(directory, rows)
+def _obey(calls: Connection, directory: Path, rows: int, model: type[OneTable]) -> None:
+    trainer = TableTrainer(directory, rows, model)
     while True:
         try:
             method, arguments = calls.recv()

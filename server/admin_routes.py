@@ -74,7 +74,7 @@ class _Desk:
                 logger, logging.WARNING, "admin request refused", action=action, client=client, reason=error
             )
             raise
-        document = _parse(await read_body(request, MAX_BODY_BYTES))
+        document = _parse(await read_body(request.scope, request.receive, MAX_BODY_BYTES))
         said = orjson.dumps(document).decode()
         try:
             node = await asyncio.to_thread(read(document, self._model))

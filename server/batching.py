@@ -85,15 +85,19 @@ class Batcher:
 
     async def predict(self, signature: str, feeds: Mapping[str, Array]) -> Answer:
         """Raises what the model raises, OverloadedError when the queue is full, DeadlineError when time is over."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
         self._enqueue(_Job(signature, feeds, self._shareable_rows(signature, feeds), future))
+        deadline = loop.call_later(self._timeout_seconds, self._give_up, future)
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                return await future
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"the model did not answer within {self._timeout_seconds:g} seconds", hint="send fewer rows"
-            ) from error
+            return await future
+        finally:
+            deadline.cancel()
+
+    def _give_up(self, future: asyncio.Future[Answer]) -> None:
+        if not future.done():
+            problem = f"the model did not answer within {self._timeout_seconds:g} seconds"
+            future.set_exception(DeadlineError(problem, hint="send fewer rows"))
 
     def _shareable_rows(self, signature: str, feeds: Mapping[str, Array]) -> int:
         sizes = {len(array) if array.ndim else 0 for array in feeds.values()}

@@ -14,13 +14,15 @@ from typing import Any
 
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import JsonFormatter, TextFormatter, event
+from hotdelta.quiet_import import quiet_import
 from hotdelta.sanity_limits import SanitySettings, describe_limits
 from server.settings import Settings, flag_name, parse, read_settings, variable_name
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-logger = logging.getLogger(__name__)
+# By name: under `python -m server.cli` it is __main__.
+logger = logging.getLogger("server.cli")
 
 _EPILOG = f"""\
 limits for --sanity, with their defaults (max_abs of variables that are no tables: 1e+30):
@@ -49,7 +51,7 @@ examples:
 
 Neither directory needs to exist yet: the server waits, and GET /readyz says for what. Every flag can be given as an
 environment variable: --max-batch-size is HOTDELTA_MAX_BATCH_SIZE. The address is printed to standard output, log
-lines go to standard error. SIGTERM and Ctrl-C let requests in flight finish.
+lines go to standard error; with --log-format json both are JSON. SIGTERM and Ctrl-C let requests in flight finish.
 Exit codes: 0 stopped, 1 it could not start (the reason is on standard error), 2 wrong usage.
 """
 
@@ -67,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _serve(settings)
     except HotdeltaError as error:
-        print(f"server: {error}", file=sys.stderr)
+        if settings.log_format == "json":
+            event(logger, logging.ERROR, "cannot start", error=error)
+        else:
+            print(f"server: {error}", file=sys.stderr)
         return EXIT_FAILED
 
 
@@ -84,7 +89,8 @@ def _serve(settings: Settings) -> int:
         checkpoint_dir=settings.checkpoint_dir,
         pid=os.getpid(),
     )
-    from loader import Loader, LoaderSettings
+    with quiet_import():
+        from loader import Loader, LoaderSettings
     from server.app import create_app
     from server.garbage import freeze
 
@@ -95,6 +101,7 @@ def _serve(settings: Settings) -> int:
             poll_seconds=settings.poll_seconds,
             is_polling_only=settings.polling_only,
             undo_bytes=settings.undo_bytes,
+            full_diff_bytes=settings.full_diff_bytes,
             sanity=SanitySettings.changed_by(settings.sanity),
             pin=settings.pin,
             state_dir=settings.state_dir,
@@ -103,7 +110,8 @@ def _serve(settings: Settings) -> int:
         after_swap=freeze,
     )
     app = create_app(settings, loader)
-    run(app, listener, stop_seconds=settings.stop_seconds)
+    announcement = _json_announcement if settings.log_format == "json" else "listening on {}".format
+    run(app, listener, stop_seconds=settings.stop_seconds, announcement=announcement)
     event(logger, logging.INFO, "stopped")
     if not app.state.is_at_rest:
         _leave_at_once()
@@ -172,17 +180,20 @@ def _exit_quietly(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
+def _json_announcement(url: str) -> str:
+    said = {"name": logger.name, "levelname": "INFO", "phrase": "listening", "fields": {"url": url}}
+    return JsonFormatter().format(logging.makeLogRecord(said))
+
+
 def _log_to_stderr(log_format: str) -> None:
+    """Everything in one format: ours from INFO on; what libraries and Python itself have to say, warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    # On the root, and before TensorFlow is imported, which brings handlers of its own when there is none.
+    logging.getLogger().addHandler(handler)
+    logging.captureWarnings(True)
     for name in ("server", "loader", "hotdelta"):
-        logging.getLogger(name).addHandler(handler)
         logging.getLogger(name).setLevel(logging.INFO)
-    # uvicorn tells of every start and stop, and so do we.
-    logging.getLogger("uvicorn").addHandler(handler)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # Read once, when TensorFlow is imported: it would otherwise greet with a page of CPU features.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 if __name__ == "__main__":

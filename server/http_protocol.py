@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 RECEIVE_SECONDS = 30.0
 MAX_HEAD_BYTES = 64 * 1024
 
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
@@ -77,6 +78,12 @@ class JsonHttpProtocol(HttpToolsProtocol):
         self._be_content()
         super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        # Nothing comes after the head of an answer to HEAD.
+        if cycle.scope["method"] != "HEAD":
+            cycle.transport = _JoiningTransport(self.transport)  # type: ignore[assignment]
+        super()._start_asgi_task(cycle, app)
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg.rstrip("."))
 
@@ -116,6 +123,33 @@ class JsonHttpProtocol(HttpToolsProtocol):
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
         self.transport.close()
+
+
+class _JoiningTransport:
+    """Where uvicorn writes one answer: its head goes out with the body, in one system call and one packet, not two."""
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._head is not None:
+            self._transport.write(self._head + data)
+            self._head = b""
+        elif data == _CONTINUE:
+            self._transport.write(data)
+        else:
+            self._head = data
+
+    def close(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
 
 def _without_upgrade(data: bytes) -> bytes:

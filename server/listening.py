@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -12,6 +13,9 @@ from fastapi import FastAPI
 
 from hotdelta.errors import ConfigurationError
 from server.http_protocol import JsonHttpProtocol
+
+# Longer than clients and load balancers (60 s) keep an idle connection: who closes last never resets a request.
+_KEEP_ALIVE_SECONDS = 75
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -38,12 +42,17 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run(app: FastAPI, listener: socket.socket, *, stop_seconds: float) -> None:
-    """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish."""
+def run(
+    app: FastAPI, listener: socket.socket, *, stop_seconds: float, announcement: Callable[[str], str]
+) -> None:
+    """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish.
+
+    `announcement` makes the line that is printed when it answers out of the URL at which it does.
+    """
     # uvicorn raises the signals that it handled once more when it is done, which would look like a crash.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ignore)
-    _Announced(configure(app, stop_seconds=stop_seconds)).run(sockets=[listener])
+    _Announced(configure(app, stop_seconds=stop_seconds), announcement).run(sockets=[listener])
 
 
 def configure(app: FastAPI, *, stop_seconds: float) -> uvicorn.Config:
@@ -57,6 +66,7 @@ def configure(app: FastAPI, *, stop_seconds: float) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         date_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, round(stop_seconds)),
     )
 
@@ -64,12 +74,17 @@ def configure(app: FastAPI, *, stop_seconds: float) -> uvicorn.Config:
 class _Announced(uvicorn.Server):
     """Prints the address as soon as, and not before, somebody answers there."""
 
+    def __init__(self, config: uvicorn.Config, announcement: Callable[[str], str]) -> None:
+        super().__init__(config)
+        self._announcement = announcement
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or []:
             host, port = listener.getsockname()[:2]
+            line = self._announcement(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             # One write, where print makes two when nothing is buffered: log lines may go to the same pipe.
-            sys.stdout.write(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}\n")
+            sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
 
 

@@ -12,22 +12,8 @@ import orjson
 from hotdelta.errors import PredictionError, RequestError
 from server.served_model import Array, ServedVersion
 
-_ORJSON_DTYPES = frozenset(
-    [
-        "float16",
-        "float32",
-        "float64",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "bool",
-    ]
-)
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_ORJSON_DTYPES = frozenset(map(np.dtype, (*_INTEGERS, "float16", "float32", "float64", "bool")))
 
 
 def write_answer(outputs: Mapping[str, Array], version: ServedVersion, *, rows: int | None) -> bytes:
@@ -59,7 +45,7 @@ def _to_rows(outputs: Mapping[str, Array], rows: int) -> Any:
 def _to_json(array: Array) -> Any:
     if array.dtype == object:
         return _texts(array.tolist())
-    if array.dtype.name not in _ORJSON_DTYPES:
+    if array.dtype not in _ORJSON_DTYPES:
         array = _to_float32(array)
     # orjson writes only arrays that have an axis and lie in memory as C has them.
     return np.ascontiguousarray(array) if array.ndim else array.item()

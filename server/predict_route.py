@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from hotdelta.chain import Position
 from hotdelta.errors import BodyTooLargeError, HotdeltaError, NotReadyError, PositionNotReachedError
@@ -33,9 +34,13 @@ class PredictRoute:
         self._batcher = batcher
         self._wait = wait
 
-    async def answer(self, request: Request) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(scope, receive)
+        await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
         try:
-            return await self._predict(await read_body(request, self._settings.max_body_bytes))
+            return await self._predict(await read_body(scope, receive, self._settings.max_body_bytes))
         except HotdeltaError as error:
             if status_of(type(error)) == 500:
                 event(logger, logging.ERROR, "a prediction failed", reason=error)
@@ -47,7 +52,7 @@ class PredictRoute:
             return error_response(NotReadyError("the server is stopping", hint="ask another one"))
 
     async def _predict(self, body: bytes) -> Response:
-        asked = read_request(body, self._model.status().signatures, max_wait_ms=self._settings.max_wait_ms)
+        asked = read_request(body, self._model.signatures, max_wait_ms=self._settings.max_wait_ms)
         if asked.min_position is not None:
             await self._reach(asked.min_position, asked)
         outputs, version = await self._batcher.predict(asked.signature, asked.feeds)
@@ -63,19 +68,22 @@ class PredictRoute:
             raise _not_reached(wanted, self._wait.live_position())
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body, but never much more of it than is allowed. Raises BodyTooLargeError."""
-    declared = request.headers.get("content-length", "")
+async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+    """The whole body, but never much more of it than is allowed. Raises BodyTooLargeError, ClientDisconnect."""
+    declared = dict(scope["headers"]).get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
-    chunks = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
+    chunks, size, is_complete = [], 0, False
+    while not is_complete:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
         if size > max_bytes:
             raise _too_large(max_bytes)
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        is_complete = not message.get("more_body", False)
+    return b"".join(chunks)
 
 
 def _too_large(max_bytes: int) -> BodyTooLargeError:

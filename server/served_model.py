@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
-from hotdelta.chain import Node, Position
+from hotdelta.chain import Node, Position, SignatureSpec
 
 if TYPE_CHECKING:
     from loader import LoaderStatus
@@ -38,6 +38,10 @@ class ServedModel(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
+
+    @property
+    def signatures(self) -> Mapping[str, SignatureSpec]:
+        """What can be called now; empty while nothing is served."""
 
     def status(self) -> LoaderStatus:
         """Cheap: nothing is read or waited for."""

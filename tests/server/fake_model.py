@@ -47,6 +47,10 @@ class FakeModel:
     def stop(self) -> None:
         self.is_started = False
 
+    @property
+    def signatures(self) -> Mapping[str, SignatureSpec]:
+        return self.status().signatures
+
     def status(self) -> LoaderStatus:
         if self.position is None:
             return LoaderStatus(State.WAITING, "waiting for an export", is_ready=False)

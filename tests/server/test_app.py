@@ -73,6 +73,17 @@ def test_a_fault_of_the_model_is_a_500_that_says_so(serve: Serve) -> None:
     assert "the prediction failed" in answer.json()["error"]
 
 
+def test_a_fault_of_ours_is_a_500_in_json_and_says_nothing_of_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeModel, "signatures", {"serving_default": None})
+
+    answer = serve().post("/predict", json={"instances": [[1, 2]]})
+
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "the server failed at this request; its log says why"}
+
+
 @pytest.mark.parametrize("has_length", [True, False])
 def test_a_body_that_is_too_large_is_refused_whether_it_tells_its_size_or_not(
     serve: Serve, has_length: bool

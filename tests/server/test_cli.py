@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,17 +34,28 @@ def test_help_teaches_every_flag_and_its_variable() -> None:
         assert text in shown.stdout
 
 
-def test_a_port_that_is_taken_is_said_at_once() -> None:
+@pytest.fixture
+def taken_port() -> Iterator[int]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
+        yield taken.getsockname()[1]
 
-        refused = server(*DIRECTORIES, "--port", str(port))
+
+def test_a_log_for_machines_says_as_json_why_the_server_cannot_start(taken_port: int) -> None:
+    refused = server(*DIRECTORIES, "--port", str(taken_port), "--log-format", "json")
+
+    (record,) = map(json.loads, refused.stderr.splitlines())
+    assert (refused.returncode, record["level"], record["message"]) == (1, "ERROR", "cannot start")
+    assert f"port {taken_port}: Address already in use" in record["error"]
+
+
+def test_a_port_that_is_taken_is_said_at_once(taken_port: int) -> None:
+    refused = server(*DIRECTORIES, "--port", str(taken_port))
 
     assert refused.returncode == 1
     assert refused.stderr == (
-        f"server: cannot listen on 127.0.0.1 port {port}: Address already in use. "
+        f"server: cannot listen on 127.0.0.1 port {taken_port}: Address already in use. "
         "give another --port (0 chooses a free one), or stop what uses it\n"
     )
 

@@ -4,67 +4,25 @@ from __future__ import annotations
 
 import select
 import socket
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
-import uvicorn
 
 from server.app import create_app
 from server.http_protocol import MAX_HEAD_BYTES, JsonHttpProtocol
-from server.listening import bind, configure
+from server.listening import configure
 from server.settings import Settings
+from tests.server.connections import BODY, LENGTH, ask, read_answer, request, serving
 from tests.server.fake_model import FakeModel
-
-BODY = b'{"instances": [[1, 2]]}'
-LENGTH = f"Content-Length: {len(BODY)}"
-
-
-@contextmanager
-def serving(model: FakeModel, *, stop_seconds: float = 5) -> Iterator[tuple[str, int]]:
-    """The address of a server, which is told to stop when the block ends."""
-    app = create_app(Settings(Path("export"), Path("run")), model)
-    listener = bind("127.0.0.1", 0)
-    listener.listen()
-    server = uvicorn.Server(configure(app, stop_seconds=stop_seconds))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    try:
-        yield listener.getsockname()
-    finally:
-        server.should_exit = True
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[tuple[str, int]]:
     with serving(FakeModel()) as found:
         yield found
-
-
-def request(*headers: str, body: bytes = BODY, line: str = "POST /predict HTTP/1.1") -> bytes:
-    return "\r\n".join([line, "Host: x", *headers, "", ""]).encode() + body
-
-
-def read_answer(connection: socket.socket) -> tuple[int, Any]:
-    """Status and document of one answer."""
-    with connection.makefile("rb") as stream:
-        status = int(stream.readline().split()[1])
-        headers = dict(
-            line.decode().lower().split(": ") for line in iter(lambda: stream.readline().strip(), b"")
-        )
-        return status, orjson.loads(stream.read(int(headers["content-length"])))
-
-
-def ask(address: tuple[str, int], sent: bytes) -> tuple[int, Any]:
-    with socket.create_connection(address, timeout=30) as connection:
-        connection.sendall(sent)
-        return read_answer(connection)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +94,11 @@ def test_who_never_begins_to_ask_is_hung_up_on_without_a_word(
 def test_a_body_may_take_as_long_as_its_bytes_keep_coming(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 1.0)
+    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 2.5)
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(request(LENGTH, body=b""))
         for index in range(0, len(BODY), 2):
-            threading.Event().wait(0.15)
+            threading.Event().wait(0.25)
             connection.sendall(BODY[index : index + 2])
         assert read_answer(connection)[1]["predictions"] == [3.0]
 
@@ -207,6 +165,12 @@ def test_who_has_his_answer_may_ask_again_later(
             threading.Event().wait(0.4)
 
 
+def test_an_idle_connection_is_kept_longer_than_load_balancers_keep_theirs() -> None:
+    """Else one that sends a request just as we hang up is told that the connection was reset."""
+    app = create_app(Settings(Path("export"), Path("run")), FakeModel())
+    assert configure(app, stop_seconds=1).timeout_keep_alive > 60
+
+
 def test_headers_without_end_are_refused(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=30) as connection:
         connection.sendall(b"POST /predict HTTP/1.1\r\nX: ")
@@ -224,6 +188,42 @@ def test_a_head_is_there_wherever_a_get_is(address: tuple[str, int], path: str) 
     assert answer.endswith(b"\r\n\r\n")
 
 
+def test_a_head_is_answered_although_the_connection_stays_open(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request(body=b"", line="HEAD /healthz HTTP/1.1"))
+        assert connection.recv(65536).endswith(b"\r\n\r\n")
+        connection.sendall(request(LENGTH))
+        assert read_answer(connection)[1]["predictions"] == [3.0]
+
+
+def received_packets(connection: socket.socket) -> int:
+    """Those that carried data: tcpi_data_segs_in of Linux."""
+    information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+    return int.from_bytes(information[152:156], sys.byteorder)
+
+
+def test_an_answer_is_one_packet(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=30) as connection:
+        for number in (1, 2, 3):
+            connection.sendall(request(LENGTH))
+            assert read_answer(connection)[1]["predictions"] == [3.0]
+            assert received_packets(connection) == number
+
+
+def test_who_asks_whether_to_go_on_is_told_so_before_the_answer(address: tuple[str, int]) -> None:
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request(LENGTH, "Expect: 100-continue", body=b""))
+        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(BODY)
+        assert read_answer(connection)[1]["predictions"] == [3.0]
+
+
+def answer_late(model: FakeModel, asking: socket.socket) -> None:
+    """Not before the one who asked was told something else."""
+    select.select([asking], [], [], 30)
+    model.may_answer.set()
+
+
 def test_a_request_whose_time_is_over_when_the_server_stops_is_told_so() -> None:
     model = FakeModel()
     model.may_answer.clear()
@@ -235,6 +235,6 @@ def test_a_request_whose_time_is_over_when_the_server_stops_is_told_so() -> None
                 connection.sendall(sent)
             # Who comes after them is answered, so they have been heard.
             assert ask(address, request(line="GET /healthz HTTP/1.1", body=b""))[0] == 200
-            threading.Timer(3, model.may_answer.set).start()
+            threading.Thread(target=answer_late, args=(model, asking)).start()
         for connection in (asking, half):
             assert read_answer(connection) == (503, {"error": "the server is stopping. ask another one"})

@@ -1,0 +1,58 @@
+"""A server in front of a fake model, on a real socket, and what one sends it byte by byte."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+
+from server.app import create_app
+from server.listening import bind, configure
+from server.settings import Settings
+from tests.server.fake_model import FakeModel
+
+BODY = b'{"instances": [[1, 2]]}'
+LENGTH = f"Content-Length: {len(BODY)}"
+
+
+@contextmanager
+def serving(model: FakeModel, *, stop_seconds: float = 5) -> Iterator[tuple[str, int]]:
+    """The address of a server, which is told to stop when the block ends."""
+    app = create_app(Settings(Path("export"), Path("run")), model)
+    listener = bind("127.0.0.1", 0)
+    listener.listen()
+    server = uvicorn.Server(configure(app, stop_seconds=stop_seconds))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def request(*headers: str, body: bytes = BODY, line: str = "POST /predict HTTP/1.1") -> bytes:
+    return "\r\n".join([line, "Host: x", *headers, "", ""]).encode() + body
+
+
+def read_answer(connection: socket.socket) -> tuple[int, Any]:
+    """Status and document of one answer."""
+    with connection.makefile("rb") as stream:
+        status = int(stream.readline().split()[1])
+        headers = dict(
+            line.decode().lower().split(": ") for line in iter(lambda: stream.readline().strip(), b"")
+        )
+        return status, orjson.loads(stream.read(int(headers["content-length"])))
+
+
+def ask(address: tuple[str, int], sent: bytes) -> tuple[int, Any]:
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(sent)
+        return read_answer(connection)
