@@ -21,6 +21,7 @@ from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
+from hotdelta.train.id_rules import module_id_rules
 from hotdelta.train.module_keys import module_keys, module_resources
 from hotdelta.train.serving_files import load_schema, load_serving_graph
 from hotdelta.train.serving_module import ServingModule, trace_module
@@ -186,7 +187,13 @@ def _of_module(module: tf.Module, signatures: Mapping[str, Any] | None, tables: 
         )
     keys = module_keys(module)
     _refuse_unknown(tables, keys)
-    serving, schema = trace_module(signatures, keys=keys, tables=tables, resources=module_resources(module))
+    serving, schema = trace_module(
+        signatures,
+        keys=keys,
+        tables=tables,
+        resources=module_resources(module),
+        id_rules=module_id_rules(module),
+    )
     return Source(f"module {type(module).__name__}", serving, schema)
 
 

@@ -27,8 +27,9 @@ VALUE_SUFFIX = "-value"
 IDENTITY_TENSOR = "hotdelta-identity"
 STEP_TENSOR = "hotdelta-step"
 TRAINER_STATE_TENSOR = "hotdelta-trainer-state"
-# In the JSON of the trainer state: the keys of the variables that are trained.
+# In the JSON of the trainer state: the keys of the variables that are trained, and by which rules ids are made.
 PARAMETERS_MEMBER = "parameters"
+ID_RULES_MEMBER = "id_rules"
 
 # Roles of the files of a bundle. A serving replica needs the index and the serving files only.
 ROLE_INDEX = "index"

@@ -1,4 +1,4 @@
-"""Whether what is on disk fits a model: names, shapes and dtypes, all of them, before anything is changed. Pure."""
+"""Whether what is on disk fits a model: names, shapes, dtypes, id rules, all of it, before anything is changed."""
 
 from __future__ import annotations
 
@@ -7,24 +7,32 @@ from dataclasses import dataclass
 
 from hotdelta.errors import ModelMismatchError
 from hotdelta.io.variable_class import VariableInfo, show_shape
+from hotdelta.train.id_rules import REMEDY
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What can be loaded, and a line for each variable that only one of the two has or that differs."""
+    """What can be loaded, and a line for each variable that only one of the two has or that differs.
+
+    `other_rules`: a line for each rule by which ids mean other rows than when they were saved.
+    """
 
     fitting: tuple[str, ...]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     mismatching: tuple[str, ...]
+    other_rules: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return (*self.missing, *self.unexpected, *self.mismatching)
+        return (*self.missing, *self.unexpected, *self.mismatching, *self.other_rules)
 
 
 def compare(
-    wanted: Sequence[VariableInfo], saved: Mapping[str, VariableInfo], unexpected: Sequence[str]
+    wanted: Sequence[VariableInfo],
+    saved: Mapping[str, VariableInfo],
+    unexpected: Sequence[str],
+    other_rules: Sequence[str] = (),
 ) -> Fit:
     """`unexpected`: what the checkpoint has, the model does not, and was not left out on purpose."""
     differences = {info.key: _difference(info, saved[info.key]) for info in wanted if info.key in saved}
@@ -37,6 +45,7 @@ def compare(
         ),
         unexpected=tuple(f"{key}: the checkpoint has it, the model does not" for key in unexpected),
         mismatching=tuple(line for line in differences.values() if line is not None),
+        other_rules=tuple(other_rules),
     )
 
 
@@ -45,7 +54,7 @@ def refuse_misfit(fit: Fit, description: str) -> None:
         raise ModelMismatchError(
             f"{description} does not fit the checkpoint: " + "; ".join(fit.problems),
             problems=fit.problems,
-            hint="build and compile it as it was saved; nothing was changed. "
+            hint=f"{REMEDY if fit.other_rules else 'build and compile it as it was saved'}; nothing was changed. "
             "load_vars(..., strict=False) loads what fits",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState, hold, hold_optimizer, step_of
 from hotdelta.io.variable_class import VariableClass
+from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.serving_graph import table_keys, trace_keras_model
 from hotdelta.keras.structure import model_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
@@ -38,9 +40,10 @@ def keras_state(model: keras.Model) -> ModelState:
         for item in keyed
     ]
     optimizer = optimizer_of(model)
+    read_id_rules = cache(partial(model_id_rules, model))
 
     def trace() -> tuple[ServingModule, Schema]:
-        return trace_keras_model(model, keys=key_of, tables=tables)
+        return trace_keras_model(model, keys=key_of, tables=tables, id_rules=read_id_rules())
 
     return ModelState(
         f"model {model.name!r}",
@@ -48,6 +51,7 @@ def keras_state(model: keras.Model) -> ModelState:
         lambda: step_of(optimizer),
         trace,
         optimizer is not None,
+        read_id_rules,
     )
 
 

@@ -18,6 +18,7 @@ from hotdelta.io.saved_position import list_until, refuse_other_position
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.selection import Predicate, select
 from hotdelta.logs import event
+from hotdelta.train.id_rules import find_other_rules, from_document
 from hotdelta.train.resume import find_resume_point
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 class Loaded:
     """What a load did: the keys that it set, those that wait for the model to be compiled, and what did not fit.
 
-    `problems`: what kept it from a newer position. The lines of the other fields name a variable and say why.
+    `problems`: what kept it from a newer position. The lines of the other fields name a variable, or a layer
+    that has another vocabulary, and say why.
     """
 
     position: Position
@@ -53,8 +55,9 @@ def load_vars(
     """Load the given variables (keys or variables; None: every persistable one) for which `predicate` holds.
 
     `dirname` is what save_* wrote, or the directory of a trainer: its newest full with the deltas after it, or the
-    given position. Raises ModelMismatchError with a line for each variable that is missing, unexpected or different;
-    then nothing was changed. `strict=False` loads what fits and reports the rest.
+    given position. Raises ModelMismatchError with a line for each variable that is missing, unexpected or different,
+    and for each layer that has another vocabulary than it was saved with; then nothing was changed. `strict=False`
+    loads what fits and reports the rest.
     """
     state = state_of(model)
     chosen = select(state, variables, predicate)
@@ -64,7 +67,9 @@ def load_vars(
         unknown = () if variables is not None else _unknown(state, saved, predicate)
         waiting = find_waiting(model, unknown)
         unexpected = [key for key in unknown if key not in waiting]
-        fit = compare([held.info for held in chosen], saved.variables, unexpected)
+        fit = compare(
+            [held.info for held in chosen], saved.variables, unexpected, _find_other_rules(state, saved)
+        )
         if strict:
             refuse_misfit(fit, state.description)
         _write(chosen, saved, fit.fitting)
@@ -130,6 +135,12 @@ def _unknown(state: ModelState, saved: SavedState, predicate: Predicate | None) 
     )
 
 
+def _find_other_rules(state: ModelState, saved: SavedState) -> list[str]:
+    """Whatever was asked for: which variables have a row for each word is not known."""
+    rules = from_document(saved.id_rules)
+    return find_other_rules(state.read_id_rules(), rules) if rules else []
+
+
 def _write(chosen: Iterable[HeldVariable], saved: SavedState, fitting: Collection[str]) -> None:
     for held in chosen:
         if held.key in fitting:
@@ -154,6 +165,6 @@ def _report(saved: SavedState, fit: Fit, waiting: tuple[str, ...], problems: Seq
         waiting,
         fit.missing,
         fit.unexpected,
-        fit.mismatching,
+        (*fit.mismatching, *fit.other_rules),
         tuple(str(problem) for problem in problems),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hotdelta.chain.manifest import TableRecord, Tracking
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
+from hotdelta.train.id_rules import IdRule, module_id_rules
 from hotdelta.train.module_keys import module_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, raw
 from hotdelta.train.row_values import Array, read_whole, write_whole
@@ -45,9 +47,10 @@ class HeldVariable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelState:
-    """Every variable of a model. `trace`: its serving graph, None when it has no signature to trace.
+    """Every variable of a model, and by which rules it makes ids of rows.
 
-    `read_step` may raise as reading a variable does.
+    `trace`: its serving graph, None when it has no signature to trace. `read_step` may raise as reading a variable
+    does. `read_id_rules` takes seconds where a vocabulary has a million words.
     """
 
     description: str
@@ -55,6 +58,7 @@ class ModelState:
     read_step: Callable[[], int]
     trace: Callable[[], tuple[ServingModule, Schema] | None]
     has_optimizer: bool = True
+    read_id_rules: Callable[[], Mapping[str, IdRule]] = dict
 
     def __post_init__(self) -> None:
         refuse_duplicate_keys(held.key for held in self.variables)
@@ -85,7 +89,13 @@ def state_of(model: Any) -> ModelState:
         return keras_state(model)
     if isinstance(model, tf.Module):
         keyed = [KeyedVariable(key, raw(v)) for key, v in sorted(module_variables(model).items())]
-        return _of_variables(keyed, getattr(model, "optimizer", None), f"module {type(model).__name__}")
+        description = f"module {type(model).__name__}"
+        return _of_variables(
+            keyed,
+            getattr(model, "optimizer", None),
+            description,
+            read_id_rules=partial(module_id_rules, model),
+        )
     if isinstance(model, Mapping):
         given = [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
         return _of_variables(given, None, "the given variables")
@@ -152,7 +162,13 @@ def step_of(optimizer: Any) -> int:
     return 0 if optimizer is None else int(read_whole(raw(optimizer.iterations)))
 
 
-def _of_variables(keyed: list[KeyedVariable], optimizer: Any, description: str) -> ModelState:
+def _of_variables(
+    keyed: list[KeyedVariable],
+    optimizer: Any,
+    description: str,
+    *,
+    read_id_rules: Callable[[], Mapping[str, IdRule]] = dict,
+) -> ModelState:
     trainable = [part for item in keyed if is_trainable(item.variable) for part in parts_of(item.variable)]
     own = [
         hold(
@@ -166,5 +182,10 @@ def _of_variables(keyed: list[KeyedVariable], optimizer: Any, description: str) 
         raise ConfigurationError(f"{description} has no variables yet", hint="build it first")
     slots = hold_optimizer(optimizer, trainable, keyed)
     return ModelState(
-        description, (*own, *slots), lambda: step_of(optimizer), lambda: None, optimizer is not None
+        description,
+        (*own, *slots),
+        lambda: step_of(optimizer),
+        lambda: None,
+        optimizer is not None,
+        read_id_rules,
     )

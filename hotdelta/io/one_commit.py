@@ -19,6 +19,7 @@ from hotdelta.chain.signing import SigningKey
 from hotdelta.io.model_state import HeldVariable
 from hotdelta.io.served_part import ServedPart
 from hotdelta.train.delta_files import SHARD_ROLES, shard_of, state_tensors
+from hotdelta.train.id_rules import SavedIdRule
 from hotdelta.train.row_values import Array
 from hotdelta.train.trainer_state import TrainerState
 
@@ -33,6 +34,7 @@ class Save:
     variables: tuple[HeldVariable, ...]
     served: ServedPart
     highest_step: int
+    id_rules: Mapping[str, SavedIdRule]
 
 
 def commit_save(directory: Path, save: Save, disk: Disk) -> None:
@@ -65,10 +67,13 @@ def _write(directory: Path, save: Save, disk: Disk) -> PreparedBundle:
 
 
 def _about(save: Save) -> Mapping[str, Array]:
-    """What a save holds beside the variables: its identity, what a trainer resumes with, and the classes."""
+    """What a save holds beside the variables: its identity, what a trainer resumes with, the classes, the id rules."""
     parameters = tuple(held.key for held in save.variables if held.info.is_parameter)
-    trainer_state = np.frombuffer(TrainerState(step=save.step, parameters=parameters).to_json(), np.uint8)
-    return {**state_tensors(save.node, None, save.step), names.TRAINER_STATE_TENSOR: trainer_state}
+    state = TrainerState(step=save.step, parameters=parameters, id_rules=save.id_rules)
+    return {
+        **state_tensors(save.node, None, save.step),
+        names.TRAINER_STATE_TENSOR: np.frombuffer(state.to_json(), np.uint8),
+    }
 
 
 def _manifest(save: Save, prepared: PreparedBundle) -> Manifest:

@@ -30,7 +30,10 @@ Array = npt.NDArray[Any]
 
 
 class SavedState:
-    """The variables of a full and the deltas after it. A context manager: it keeps the files open."""
+    """The variables of a full and the deltas after it. A context manager: it keeps the files open.
+
+    `id_rules`: what the save says of how ids were made, as it is written there; empty when it says nothing.
+    """
 
     def __init__(self, directory: Path, manifests: Sequence[Manifest]) -> None:
         """`manifests`: the full first, then the deltas in order."""
@@ -41,7 +44,9 @@ class SavedState:
             for manifest in manifests
         ]
         entries = self._find_entries()
-        parameters = self._find_parameters(entries)
+        trainer_state = self._read_trainer_state()
+        self.id_rules: Mapping[str, Any] = trainer_state.get(names.ID_RULES_MEMBER, {})
+        parameters = self._find_parameters(entries, trainer_state)
         self.variables: Mapping[str, VariableInfo] = {
             key: self._describe(key, entry, parameters) for key, entry in sorted(entries.items())
         }
@@ -117,16 +122,22 @@ class SavedState:
         owners = [table for table in self.newest.tables if _is_slot_of(key, table)]
         return max(owners, key=len) + names.IDS_SUFFIX
 
-    def _find_parameters(self, entries: Mapping[str, BundleEntry]) -> set[str]:
-        """As the save or the trainer says. TF1 trainers do not: there they are the tables and what has a slot."""
+    def _read_trainer_state(self) -> Mapping[str, Any]:
         reader = self._readers[-1]
-        if names.TRAINER_STATE_TENSOR in reader.entries:
-            try:
-                document = json.loads(reader.read(names.TRAINER_STATE_TENSOR).tobytes())
-            except ValueError as error:
-                raise ManifestError(f"trainer state cannot be read: {error}") from error
-            if names.PARAMETERS_MEMBER in document:
-                return set(document[names.PARAMETERS_MEMBER])
+        if names.TRAINER_STATE_TENSOR not in reader.entries:
+            return {}
+        try:
+            document: Mapping[str, Any] = json.loads(reader.read(names.TRAINER_STATE_TENSOR).tobytes())
+        except ValueError as error:
+            raise ManifestError(f"trainer state cannot be read: {error}") from error
+        return document
+
+    def _find_parameters(
+        self, entries: Mapping[str, BundleEntry], trainer_state: Mapping[str, Any]
+    ) -> set[str]:
+        """As the save or the trainer says. TF1 trainers do not: there they are the tables and what has a slot."""
+        if names.PARAMETERS_MEMBER in trainer_state:
+            return set(trainer_state[names.PARAMETERS_MEMBER])
         return {_slot_owner(key, entries) for key in entries} | set(self.newest.tables)
 
     def _describe(self, key: str, entry: BundleEntry, parameters: set[str]) -> VariableInfo:

@@ -74,7 +74,8 @@ def _save(
         prefix = _choose_prefix(step, node.position, filename, is_step_fresh=step > highest)
         if served.module is not None:
             save_serving_graph(directory_of(directory, Kind.DELTA), served.module, served.schema)
-        commit_save(directory, Save(prefix, node, step, chosen, served, highest), disk)
+        rules = {key: rule.saved for key, rule in state.read_id_rules().items()}
+        commit_save(directory, Save(prefix, node, step, chosen, served, highest, rules), disk)
     event(logger, logging.INFO, "saved", path=directory / prefix, variables=len(chosen), step=step)
     return node.position
 

@@ -14,10 +14,12 @@ from hotdelta.chain.manifest import Kind
 from hotdelta.chain.schema import Schema
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.row_wise import RowWise
 from hotdelta.keras.serving_graph import trace_keras_model
 from hotdelta.keras.structure import model_variables, table_layers
 from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
+from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
 from hotdelta.train.replicas import refuse_other_scope, refuse_strategy
 from hotdelta.train.serving_files import save_serving_graph
@@ -79,7 +81,8 @@ def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
         key_of,
         given=_embedding_keys(model, key_of),
     )
-    schema, publish = _trace(model, key_of, table_keys, options)
+    id_rules = model_id_rules(model)
+    schema, publish = _trace(model, key_of, table_keys, id_rules, options)
     slots, rest = optimizer_variables(model.optimizer, key_of)
     variables = assemble(
         keyed,
@@ -88,6 +91,7 @@ def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
         training_only=rest,
         schema=schema,
         parameters=[key_of[id(raw(variable))] for variable in model.trainable_variables],
+        id_rules=id_rules,
     )
     recorders = choose_recorders(
         variables.tables, wanted=options.tracking or {}, refusal=_why_not_recorded(model.optimizer)
@@ -124,12 +128,18 @@ def _embedding_keys(model: keras.Model, key_of: Mapping[int, str]) -> set[str]:
 
 
 def _trace(
-    model: keras.Model, key_of: Mapping[int, str], table_keys: set[str], options: BindingOptions
+    model: keras.Model,
+    key_of: Mapping[int, str],
+    table_keys: set[str],
+    id_rules: Mapping[str, IdRule],
+    options: BindingOptions,
 ) -> tuple[Schema | None, Callable[[Path], None]]:
     """The schema of what is served, and how to leave its graph in the run directory."""
     if not options.has_serving_graph:
         return None, _publish_nothing
-    module, schema = trace_keras_model(model, keys=key_of, tables=table_keys, signatures=options.signatures)
+    module, schema = trace_keras_model(
+        model, keys=key_of, tables=table_keys, signatures=options.signatures, id_rules=id_rules
+    )
 
     def publish(run_dir: Path) -> None:
         save_serving_graph(directory_of(run_dir, Kind.DELTA), module, schema)

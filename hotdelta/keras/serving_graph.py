@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from blake3 import blake3
 
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras import structure
+from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.row_gathers import SeenInputs, gathering_rows
 from hotdelta.keras.serving_inputs import REMEDY, ModelInputs, given_inputs, inputs_of
+from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import raw
 from hotdelta.train.serving_module import ServingModule, assemble_module
 from hotdelta.train.serving_trace import DEFAULT_SIGNATURE, name_outputs, retrace, trace_signature
-
-_ID_LAYERS = (keras.layers.Hashing, keras.layers.HashedCrossing, keras.layers.Discretization)
 
 
 def trace_keras_model(
@@ -28,12 +26,14 @@ def trace_keras_model(
     keys: Mapping[int, str] | None = None,
     tables: Iterable[str] | None = None,
     signatures: Mapping[str, Any] | None = None,
+    id_rules: Mapping[str, IdRule] | None = None,
 ) -> tuple[ServingModule, Schema]:
     """The serving module of a model and its schema.
 
     `keys` maps id(tf.Variable) to the variable's key; `tables` are the keys of the tables (both by default as
     hotdelta.keras.structure says). `signatures` maps a name to a tf.function with an input_signature, or to the specs
-    of the model's inputs; by default `serving_default` takes what Keras knows of the inputs.
+    of the model's inputs; by default `serving_default` takes what Keras knows of the inputs. `id_rules`: those of the
+    model, when they are known already.
 
     Raises ConfigurationError when that is not enough, and says what to give.
     """
@@ -48,7 +48,7 @@ def trace_keras_model(
         keys=keys,
         tables=tables,
         resources=list(_lookup_resources(model)),
-        vocabularies=_vocabulary_digests(model),
+        id_rules=model_id_rules(model) if id_rules is None else id_rules,
     )
 
 
@@ -121,19 +121,3 @@ def _items(attribute: Any) -> Iterable[Any]:
     if isinstance(attribute, Mapping):
         return attribute.values()
     return attribute if isinstance(attribute, list | tuple) else [attribute]
-
-
-def _vocabulary_digests(model: keras.Model) -> dict[str, str]:
-    """A digest for each layer that gives words or numbers their ids: with another one, other rows are meant."""
-    return {
-        key: blake3(json.dumps(_id_rule(layer), sort_keys=True, default=str).encode()).hexdigest()
-        for key, layer in structure._walk_layers(model, "", set())
-        if hasattr(layer, "get_vocabulary") or isinstance(layer, _ID_LAYERS)
-    }
-
-
-def _id_rule(layer: Any) -> Any:
-    if hasattr(layer, "get_vocabulary"):
-        return [str(word) for word in layer.get_vocabulary()]
-    config = layer.get_config()
-    return {name: value for name, value in config.items() if name not in ("name", "trainable", "dtype")}

@@ -11,6 +11,7 @@ from hotdelta.chain import names
 from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.sharded import ShardedTouchedRows, is_remote, is_sharded, is_trainable
 from hotdelta.train.touched import AnyTouchedRows, TouchedRows
@@ -34,6 +35,7 @@ def assemble(
     training_only: Iterable[KeyedVariable] = (),
     schema: Schema | None = None,
     parameters: Collection[str] | None = None,
+    id_rules: Mapping[str, IdRule] | None = None,
 ) -> ModelVariables:
     """`keyed` are the model's own variables. Without a schema all of them are served.
 
@@ -62,7 +64,7 @@ def assemble(
     if parameters is None:
         parameters = [item.key for item in keyed if is_trainable(item.variable)]
     schema = schema or serving_schema([*(table.values for table in tables), *others])
-    return ModelVariables(tables, tuple(others), schema, frozenset(parameters))
+    return ModelVariables(tables, tuple(others), schema, frozenset(parameters), id_rules or {})
 
 
 def find_table_keys(

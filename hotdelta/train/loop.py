@@ -19,6 +19,7 @@ from hotdelta.train.job import Job
 from hotdelta.train.loop_model import (
     built_optimizer_state,
     given_slots,
+    id_rules_of,
     keyed_variables,
     serving_graph,
 )
@@ -78,11 +79,16 @@ class DeltaWriter:
         table_keys = find_table_keys(tables, key_of)
         found_slots, rest = built_optimizer_state(optimizer, keyed)
         found_slots.extend(given_slots(slots or {}, keyed))
-        schema, publish = serving_graph(
-            keyed, model if serving_model is None else serving_model, signatures, table_keys
-        )
+        served, id_rules = model if serving_model is None else serving_model, id_rules_of(model)
+        served_rules = id_rules if served is model else id_rules_of(served)
+        schema, publish = serving_graph(keyed, served, signatures, table_keys, served_rules)
         variables = assemble(
-            keyed, table_keys=table_keys, slots=found_slots, training_only=rest, schema=schema
+            keyed,
+            table_keys=table_keys,
+            slots=found_slots,
+            training_only=rest,
+            schema=schema,
+            id_rules=id_rules,
         )
         recorders = choose_recorders(
             variables.tables,

@@ -11,6 +11,7 @@ import tensorflow as tf
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.id_rules import IdRule, module_id_rules
 from hotdelta.train.module_keys import module_resources, module_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, raw
 from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
@@ -28,6 +29,10 @@ def keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedV
             hint="for a Keras model use hotdelta.keras.DeltaCheckpoint, whose step() is for loops of your own",
         )
     return [KeyedVariable(key, raw(variable)) for key, variable in sorted(module_variables(model).items())]
+
+
+def id_rules_of(model: tf.Module | Mapping[str, tf.Variable]) -> dict[str, IdRule]:
+    return module_id_rules(model) if isinstance(model, tf.Module) else {}
 
 
 def built_optimizer_state(
@@ -61,6 +66,7 @@ def serving_graph(
     served: tf.Module | Mapping[str, tf.Variable],
     signatures: Mapping[str, Any] | None,
     table_keys: set[str],
+    id_rules: Mapping[str, IdRule],
 ) -> tuple[Any, Callable[[Path], None]]:
     if not signatures:
         return None, lambda _run_dir: None
@@ -69,7 +75,9 @@ def serving_graph(
     refuse_other_shapes(served_keyed, keyed)
     resources = module_resources(served) if isinstance(served, tf.Module) else ()
     key_of = {id(item.variable): item.key for item in served_keyed}
-    module, schema = trace_module(signatures, keys=key_of, tables=table_keys, resources=resources)
+    module, schema = trace_module(
+        signatures, keys=key_of, tables=table_keys, resources=resources, id_rules=id_rules
+    )
 
     def publish(run_dir: Path) -> None:
         save_serving_graph(directory_of(run_dir, Kind.DELTA), module, schema)

@@ -71,4 +71,16 @@ def _keras() -> Any:
 
 def module_resources(module: tf.Module) -> list[Any]:
     """Lookup tables and the like: a SavedModel keeps only those that its root tracks."""
-    return list(module._flatten(predicate=lambda value: hasattr(value, "resource_handle")))  # noqa: SLF001
+    holders = module._flatten(predicate=lambda value: _is_resource(value) or _is_keras_layer(value))  # noqa: SLF001
+    return [resource for holder in holders for resource in _resources_of(holder)]
+
+
+def _resources_of(holder: Any) -> list[Any]:
+    if not _is_keras_layer(holder):
+        return [holder]
+    layers = holder._flatten_layers()  # noqa: SLF001
+    return [value for layer in layers for value in vars(layer).values() if _is_resource(value)]
+
+
+def _is_resource(value: Any) -> bool:
+    return hasattr(value, "resource_handle")

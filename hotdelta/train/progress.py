@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotdelta.train.trainer_state import StateRegistry, TrainerState
+from hotdelta.train.variables import ModelVariables
 
 
 class TrainingProgress:
@@ -20,6 +21,12 @@ class TrainingProgress:
         """Training goes on from there; what was registered is put back."""
         self.state, self.watermark = state, watermark
         self.registry.restore(state.registered)
+
+    def describe(self, variables: ModelVariables) -> None:
+        """From now on cuts are of this model: say what of it is trained, and by which rules it makes ids."""
+        if variables.parameters is not None:
+            self.state = self.state.with_parameters(variables.parameters)
+        self.state = self.state.with_id_rules({key: rule.saved for key, rule in variables.id_rules.items()})
 
     def see(self, seconds: float) -> None:
         """The event time of the newest example only goes forward."""

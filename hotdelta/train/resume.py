@@ -21,10 +21,13 @@ from hotdelta.chain.position import Node
 from hotdelta.chain.scan import Listing
 from hotdelta.chain.signing import trusted_listing
 from hotdelta.chain.slice_key import is_slice_key
-from hotdelta.chain.verification import directory_of, verify
-from hotdelta.errors import ChainError, DamagedError, ModelMismatchError
+from hotdelta.chain.verification import directory_of
+from hotdelta.errors import ChainError, ModelMismatchError
+from hotdelta.train.first_damage import first_damage
+from hotdelta.train.id_rules import REMEDY, find_other_rules
 from hotdelta.train.row_values import Array
 from hotdelta.train.stored_rows import RowLink
+from hotdelta.train.stored_values import read_rows
 from hotdelta.train.trainer_state import TrainerState
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table
 
@@ -73,7 +76,7 @@ def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
             _refuse_to_start_over(run_dir, listing, problems)
             return None
         deltas = tuple(step.manifest for step in found.steps if isinstance(step, ApplyDelta))
-        error = _first_damage(run_dir, (fulls[0], *deltas))
+        error = first_damage(run_dir, (fulls[0], *deltas))
         if error is None:
             return ResumePoint(fulls[0], deltas, tuple(problems))
         manifest, damage = error
@@ -100,15 +103,6 @@ def _refuse_to_start_over(run_dir: Path, listing: Listing, problems: Sequence[Ch
             f"no full checkpoint in {run_dir} can be used: {'; '.join(dict.fromkeys(reasons))}",
             hint="bring the files back, or use another directory; resume=False starts a new chain here",
         )
-
-
-def _first_damage(run_dir: Path, manifests: Sequence[Manifest]) -> tuple[Manifest, DamagedError] | None:
-    for manifest in manifests:
-        try:
-            verify(run_dir, manifest)
-        except DamagedError as error:
-            return manifest, error
-    return None
 
 
 class ResumeReader:
@@ -193,12 +187,7 @@ class ResumeReader:
 
     def row_values(self, item: RowVariable, table: Table) -> Array:
         """The value of a row variable of the table at the resume point."""
-        numpy_dtype = item.variable.dtype.as_numpy_dtype
-        values = np.empty(item.shape, numpy_dtype)
-        for link in self.row_links(item, table):
-            rows = link.map_bytes().view(numpy_dtype).reshape(-1, *item.shape[1:])
-            values[slice(None) if link.ids is None else link.ids] = rows
-        return values
+        return read_rows(self.row_links(item, table), item.shape, item.variable.dtype.as_numpy_dtype)
 
     def row_links(self, item: RowVariable, table: Table) -> list[RowLink]:
         """Every link that has rows of a row variable of the table, in the order in which they count."""
@@ -223,13 +212,20 @@ class ResumeReader:
 
 
 def check_fits(reader: ResumeReader, variables: ModelVariables) -> None:
-    problems = reader.problems(variables)
+    """Raises ModelMismatchError, which has a line for everything that does not fit."""
+    other_rules = _find_other_rules(reader, variables)
+    problems = [*reader.problems(variables), *other_rules]
     if problems:
         raise ModelMismatchError(
             "the model does not fit the checkpoint: " + "; ".join(problems),
             problems=tuple(problems),
-            hint="build the model and compile it as it was saved, or use another directory; nothing was changed",
+            hint=f"{REMEDY if other_rules else 'build the model and compile it as it was saved'}, or use another "
+            "directory; nothing was changed",
         )
+
+
+def _find_other_rules(reader: ResumeReader, variables: ModelVariables) -> list[str]:
+    return find_other_rules(variables.id_rules, reader.trainer_state().id_rules) if variables.id_rules else []
 
 
 def _typed(raw: Array, dtype: object, shape: tuple[int, ...]) -> Array:

@@ -19,6 +19,7 @@ from hotdelta.train.sharded import (
     is_sharded,
     read_remote,
     read_sharded,
+    write_remote,
     write_sharded,
 )
 
@@ -50,12 +51,17 @@ def read_whole(variable: tf.Variable) -> Array:
 
 
 def write_whole(variable: tf.Variable, values: Array) -> None:
-    """Put the variable, and every copy of it on other devices, to these values."""
+    """Put the variable, and every copy of it on other devices, to these values, which nobody may change afterwards."""
     if is_sharded(variable):
         write_sharded(variable, values)
         return
+    if is_remote(variable):
+        write_remote(variable, values)
+        return
+    # Of an array, `assign` would make a copy before the copy that becomes the value.
+    tensor = tf.raw_ops.Identity(input=values)
     for copy in copies(variable):
-        copy.assign(values)
+        copy.assign(tensor)
 
 
 def row_bytes(values: Array) -> npt.NDArray[np.uint8]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from hotdelta import signatures as contract
 from hotdelta.chain.schema import Schema, VariableSpec
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.id_rules import IdRule
 from hotdelta.train.serving_trace import describe_signature, retrace
 
 
@@ -32,13 +33,14 @@ def trace_module(
     keys: Mapping[int, str],
     tables: Iterable[str],
     resources: Iterable[Any] = (),
+    id_rules: Mapping[str, IdRule] | None = None,
 ) -> tuple[ServingModule, Schema]:
     """The serving module of a tf.Module's own functions; `keys` maps id(tf.Variable) to the variable's key.
 
     Raises ConfigurationError when a function has no input signature or uses a variable that has no key.
     """
     signatures = {name: retrace(name, function) for name, function in functions.items()}
-    return assemble_module(signatures, keys=keys, tables=tables, resources=resources)
+    return assemble_module(signatures, keys=keys, tables=tables, resources=resources, id_rules=id_rules)
 
 
 def assemble_module(
@@ -47,7 +49,7 @@ def assemble_module(
     keys: Mapping[int, str],
     tables: Iterable[str],
     resources: Iterable[Any] = (),
-    vocabularies: Mapping[str, str] | None = None,
+    id_rules: Mapping[str, IdRule] | None = None,
 ) -> tuple[ServingModule, Schema]:
     """Put traced signatures, the variables that they use, and the schema of both together."""
     _refuse_reserved(signatures)
@@ -56,7 +58,7 @@ def assemble_module(
     schema = Schema(
         variables=tuple(_describe(key, variable, key in table_keys) for key, variable in used.items()),
         signatures={name: describe_signature(function) for name, function in signatures.items()},
-        vocabularies=dict(vocabularies or {}),
+        vocabularies={key: rule.saved.digest for key, rule in (id_rules or {}).items()},
     )
     root = tf.Module(name="hotdelta_serving")
     root.hotdelta_variables = list(used.values())

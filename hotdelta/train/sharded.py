@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from hotdelta.errors import CommitError
 from hotdelta.train.fetching import fetch, here
+from hotdelta.train.server_addresses import connected_server
 from hotdelta.train.server_patience import PATIENCE
 from hotdelta.train.touched import Ids, TouchedRows
 
@@ -68,7 +70,7 @@ def is_remote(variable: tf.Variable) -> bool:
 def asking_servers(server: str) -> Iterator[None]:
     """Translates what TensorFlow raises when a parameter server is gone, and says when one does not answer."""
     try:
-        with PATIENCE.waiting_for(server):
+        with PATIENCE.waiting_for(partial(connected_server, server)):
             yield
     except tf.errors.OpError as error:
         raise CommitError(
@@ -101,17 +103,54 @@ def write_sharded(variable: Any, values: np.ndarray) -> None:
     for shard in shards_of(variable):
         for part in _messages(ids[shard.first : shard.first + shard.rows], values):
             with asking_servers(shard.variable.device), tf.device(shard.variable.device):
-                tf.raw_ops.ResourceScatterUpdate(
-                    resource=shard.variable.handle,
-                    indices=here(part - shard.first),
-                    updates=here(values[part]),
-                )
+                write = _writing(shard.variable.dtype)
+                fetch(write(shard.variable.handle, here(part - shard.first), here(values[part])))
+
+
+def write_remote(variable: tf.Variable, values: np.ndarray) -> None:
+    with asking_servers(variable.device), tf.device(variable.device):
+        fetch(_assigning(variable.dtype)(variable.handle, here(values)))
 
 
 def _gather(variable: tf.Variable, ids: Ids) -> np.ndarray:
     with asking_servers(variable.device), tf.device(variable.device):
         rows = tf.raw_ops.ResourceGather(resource=variable.handle, indices=here(ids), dtype=variable.dtype)
         return fetch(rows)
+
+
+@cache
+def _assigning(dtype: tf.DType) -> Any:
+    """A function that ends when the value is written: an operation by itself is only queued on its server.
+
+    A concrete one, see server_parts.
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.resource), tf.TensorSpec(None, dtype)])
+    def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+        written = tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        with tf.control_dependencies([written]):
+            return tf.rank(value)
+
+    return assign.get_concrete_function()
+
+
+@cache
+def _writing(dtype: tf.DType) -> Any:
+    """The same for rows."""
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([], tf.resource),
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec(None, dtype),
+        ]
+    )
+    def write(handle: tf.Tensor, ids: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        written = tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=ids, updates=rows)
+        with tf.control_dependencies([written]):
+            return tf.size(ids)
+
+    return write.get_concrete_function()
 
 
 def _messages(places: Ids, rows: np.ndarray) -> Iterator[Ids]:

@@ -50,9 +50,6 @@ class RowLink:
     name: str
     ids: Ids | None
 
-    def map_bytes(self) -> Array:
-        return self.reader.map_bytes(self.name)
-
     def stored(self) -> Iterator[StoredRows]:
         """Where its rows are: in one file, or in one for each server that wrote some of them."""
         entry, first = self.reader.entries[self.name], 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from hotdelta.chain import names
 from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.train.id_rules import SavedIdRule, from_document, to_document
 
 MAX_STATE_BYTES = 16 * 1024 * 1024
 
@@ -20,7 +21,8 @@ class TrainerState:
     """Where a trainer was: `step` steps in all, the `epoch`-th epoch (from 0) after `step_in_epoch` steps of it.
 
     `trainers` has, in the state of trainer 0, those of the other trainers of its job, by id and as JSON documents.
-    `parameters`: the keys of the variables that it trains; None when it does not say.
+    `parameters`: the keys of the variables that it trains; None when it does not say. `id_rules`: by which rules the
+    model makes ids.
     """
 
     step: int = 0
@@ -29,6 +31,7 @@ class TrainerState:
     registered: Mapping[str, Any] = field(default_factory=dict)
     trainers: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] | None = None
+    id_rules: Mapping[str, SavedIdRule] = field(default_factory=dict)
 
     def after_steps(self, steps: int) -> TrainerState:
         return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
@@ -48,6 +51,9 @@ class TrainerState:
     def with_parameters(self, keys: Iterable[str]) -> TrainerState:
         return replace(self, parameters=tuple(sorted(keys)))
 
+    def with_id_rules(self, rules: Mapping[str, SavedIdRule]) -> TrainerState:
+        return replace(self, id_rules=rules)
+
     def to_json(self) -> bytes:
         document: dict[str, Any] = {
             "step": self.step,
@@ -59,6 +65,8 @@ class TrainerState:
             document["trainers"] = self.trainers
         if self.parameters is not None:
             document[names.PARAMETERS_MEMBER] = list(self.parameters)
+        if self.id_rules:
+            document[names.ID_RULES_MEMBER] = to_document(self.id_rules)
         text = json.dumps(document).encode()
         if len(text) > MAX_STATE_BYTES:
             raise ConfigurationError(
@@ -81,6 +89,7 @@ class TrainerState:
                 registered,
                 trainers,
                 None if parameters is None else tuple(parameters),
+                from_document(document.get(names.ID_RULES_MEMBER, {})),
             )
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
             raise ManifestError(f"trainer state cannot be read: {error!r}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -10,6 +10,7 @@ import tensorflow as tf
 from hotdelta.chain import names
 from hotdelta.chain.schema import Schema, VariableSpec
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.id_rules import IdRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,14 @@ class OtherVariable:
 class ModelVariables:
     """Everything that is saved, under keys that are stable when the model is built again, and the serving schema.
 
-    `parameters`: the keys of what is trained; None when that is not known.
+    `parameters`: the keys of what is trained; None when that is not known. `id_rules`: by which ids of rows are made.
     """
 
     tables: tuple[Table, ...]
     others: tuple[OtherVariable, ...]
     schema: Schema = field(repr=False)
     parameters: frozenset[str] | None = None
+    id_rules: Mapping[str, IdRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         refuse_duplicate_keys(item.key for item in self.everything())

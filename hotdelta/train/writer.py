@@ -15,6 +15,7 @@ from hotdelta.chain.position import Position
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
+from hotdelta.train.id_rules import find_other_rules
 from hotdelta.train.job import Job
 from hotdelta.train.job_saves import JobSaves
 from hotdelta.train.progress import TrainingProgress
@@ -52,8 +53,7 @@ class ChainTrainer:
 
         `job`: the trainers with which this one, the first, saves together.
         """
-        self.options = options
-        self.status = WriterStatus()
+        self.options, self.status = options, WriterStatus()
         self.step_of: Callable[[], int] = lambda: self.progress.step
         self._progress = TrainingProgress()
         self.states = self._progress.registry
@@ -133,6 +133,8 @@ class ChainTrainer:
     def _load(self, point: ResumePoint, variables: ModelVariables) -> Resumed:
         state = load_point(self._chain.run_dir, point, variables, on_servers=self._on_servers)
         self._progress.resume(state, point.newest.watermark)
+        # Otherwise what is served now could not be exported: deltas of its schema would follow no full of it.
+        self._saves.is_full_wanted = point.newest.schema != variables.schema.digest
         return describe_resumed(point, state)
 
     def rebind(
@@ -147,7 +149,8 @@ class ChainTrainer:
 
         The tables are written whole too: who trained them since the old optimizer went is not known.
         """
-        if variables.schema.digest != self.trackers.variables.schema.digest:
+        other_rules = find_other_rules(variables.id_rules, self.progress.id_rules)
+        if other_rules or variables.schema.digest != self.trackers.variables.schema.digest:
             raise ConfigurationError(
                 "the model is not the one that this chain was started with",
                 hint="give another model a directory, and a checkpoint callback, of its own",
@@ -167,8 +170,7 @@ class ChainTrainer:
         unsaved: frozenset[str],
     ) -> None:
         self._saves.release()
-        if variables.parameters is not None:
-            self._progress.state = self.progress.with_parameters(variables.parameters)
+        self._progress.describe(variables)
         self._saves.bind(
             Trackers(
                 variables,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +17,15 @@ from hypothesis import strategies as st
 
 from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.scan import Scanner
-from hotdelta.train import server_resume
+from hotdelta.train import resume_load, server_resume
 from hotdelta.train.assembly import assemble
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.resume import ResumeReader, find_resume_point
 from hotdelta.train.resume_load import load_variables
 from hotdelta.train.row_values import read_whole
+from hotdelta.train.server_resume import ServerReading
+from hotdelta.train.stored_rows import RowLink
+from hotdelta.train.variables import RowVariable
 from tests.chain_replay import Values
 from tests.distributed.cluster import Cluster
 from tests.distributed.test_server_saves import IDS, ROWS, ShardedTraining, sharded
@@ -37,6 +43,17 @@ def write_chain(run_dir: Path, deltas: list[list[int]]) -> Values:
     return {key: value for key, value in training.values().items() if key != "other"}
 
 
+class ReadingElsewhere(ServerReading):
+    """Of servers that see another directory under the name of the coordinator's."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__()
+        self._run_dir = run_dir
+
+    def load(self, item: RowVariable, links: Sequence[RowLink]) -> str | None:
+        return super().load(item, [replace(link, run_dir=self._run_dir) for link in links])
+
+
 def load(run_dir: Path, first_rows: tuple[int, ...], seen_by_servers: Path | None = None) -> Values:
     """The table and its slot after a resume with these shards; servers see another directory, if one is given."""
     zeros = np.zeros((ROWS, 2), np.float32)
@@ -45,8 +62,9 @@ def load(run_dir: Path, first_rows: tuple[int, ...], seen_by_servers: Path | Non
     variables = assemble(keyed, table_keys={"table"}, slots=[SlotVariable(SLOT, slot, table)])
     point = find_resume_point(run_dir, Scanner(run_dir).scan())
     assert point is not None
-    with ResumeReader(run_dir, point) as reader:
-        reader._run_dir = seen_by_servers or run_dir
+    with ResumeReader(run_dir, point) as reader, pytest.MonkeyPatch.context() as patch:
+        if seen_by_servers:
+            patch.setattr(resume_load, "ServerReading", partial(ReadingElsewhere, seen_by_servers))
         load_variables(reader, variables, on_servers=frozenset({"table"}))
     return {"table": read_whole(table).tobytes(), SLOT: read_whole(slot).tobytes()}
 
