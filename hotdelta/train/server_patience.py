@@ -1,7 +1,7 @@
-"""Says, again and again, which parameter server lets whom wait, and for how long.
+"""Says, again and again, which servers let whom wait, for how long, and which of them do not answer at all.
 
 Nobody is made to give up: a server that hangs (a disk that does not answer, a stopped process) may go on, and then
-nothing was lost; one that is dead is told by TensorFlow.
+nothing was lost; one that is dead is told by TensorFlow, or waited for until it is back.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hotdelta.logs import event
+from hotdelta.train.server_answers import silent_servers
 
 logger = logging.getLogger(__name__)
 
@@ -21,14 +22,18 @@ SLOW_SECONDS = 30.0
 POLL_SECONDS = 0.5
 IDLE_SECONDS = 60.0
 
+Servers = Callable[[], Mapping[str, str]]
+
 
 @dataclass(eq=False, slots=True)
 class _Wait:
-    server: str
+    """`servers` finds the addresses of those that are waited for, empty where they are not known."""
+
+    servers: Servers
     thread: str
     since: float
+    due_seconds: float
     is_said: bool = False
-    said_at: float = 0.0
 
 
 class Patience:
@@ -40,8 +45,9 @@ class Patience:
         self._watcher: threading.Thread | None = None
 
     @contextmanager
-    def waiting_for(self, server: str) -> Iterator[None]:
-        wait = _Wait(server, threading.current_thread().name, time.monotonic())
+    def waiting_for(self, servers: Servers) -> Iterator[None]:
+        """Around a call that may wait for servers: one that takes long is told, each time it took twice as long."""
+        wait = _Wait(servers, threading.current_thread().name, time.monotonic(), SLOW_SECONDS)
         with self._guard_waits:
             self._waits.add(wait)
             if self._watcher is None:
@@ -53,7 +59,7 @@ class Patience:
             with self._guard_waits:
                 self._waits.discard(wait)
             if wait.is_said:
-                _say(logging.INFO, "waiting for a parameter server is over", wait)
+                _say("the cluster answers again", wait, wait.servers())
 
     def _watch(self) -> None:
         pause, idle_since = threading.Event(), time.monotonic()
@@ -65,15 +71,39 @@ class Patience:
                 if now - idle_since > IDLE_SECONDS:
                     self._watcher = None
                     return
-                slow = [wait for wait in self._waits if now - max(wait.since, wait.said_at) >= SLOW_SECONDS]
+                slow = [wait for wait in self._waits if now - wait.since >= wait.due_seconds]
             for wait in slow:
-                wait.is_said, wait.said_at = True, now
-                _say(logging.WARNING, "still waiting for a parameter server", wait)
+                self._report(wait)
+
+    def _report(self, wait: _Wait) -> None:
+        """Looking takes its time, in which the wait may end: then there is nothing to say."""
+        servers = wait.servers()
+        silent = _silent(servers)
+        with self._guard_waits:
+            if wait in self._waits:
+                wait.is_said = True
+                wait.due_seconds *= 2
+                _say("still waiting for the cluster", wait, servers, silent=silent)
 
 
-def _say(level: int, phrase: str, wait: _Wait) -> None:
+def _silent(servers: Mapping[str, str]) -> str:
+    known = {server: address for server, address in servers.items() if address}
+    found = [f"{server} ({reason})" for server, reason in silent_servers(known).items()]
+    return ", ".join(found) or ("none" if known else "unknown")
+
+
+def _say(phrase: str, wait: _Wait, servers: Mapping[str, str], **fields: str) -> None:
     waited = round(time.monotonic() - wait.since, 1)
-    event(logger, level, phrase, server=wait.server, waited_seconds=waited, thread=wait.thread)
+    named = ", ".join(servers)
+    event(
+        logger,
+        logging.WARNING,
+        phrase,
+        servers=named,
+        **fields,
+        waited_seconds=waited,
+        thread=wait.thread,
+    )
 
 
 PATIENCE = Patience()

@@ -1,24 +1,26 @@
-"""One task of a training cluster: `python -m tests.compat.cluster_program ps|worker|export INDEX ADDRESSES RUN_DIR`.
+"""One task of a training cluster of two parameter servers and two workers.
 
-ADDRESSES are two parameter servers and two workers. Workers train until RUN_DIR/stop exists. The chief waits for the
-other to be quiet, so that its last save holds everything. `export` is no task: it exports to RUN_DIR/../export.
+Workers train until `run_dir/stop` exists. The chief waits for the other to be quiet, so that its last save holds
+everything.
 """
 
 from __future__ import annotations
 
+import functools
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tensorflow.python.training import monitored_session
 
 import hotdelta.compat.v1 as tf
 from exporter.export import ExportOptions
 from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
 
 ROWS = 1000
+LOOK_SECONDS = 0.5
 
 
 def build() -> tuple[Any, Any, Any]:
@@ -35,7 +37,19 @@ def export(run_dir: Path) -> None:
     export_chain({"serving_default": signature}, run_dir, run_dir.parent / "export", options)
 
 
-def main(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
+def run_task(job: str, index: int, addresses: list[str], run_dir: str) -> None:
+    """`export` is a job of its own, and no task: it exports to `run_dir/../export`."""
+    if job == "export":
+        export(Path(run_dir))
+    else:
+        train(job, index, addresses, Path(run_dir))
+
+
+def train(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
+    # A worker of tf.train looks only every 30 seconds whether the chief has restored the model.
+    monitored_session.sm.SessionManager = functools.partial(
+        monitored_session.sm.SessionManager, recovery_wait_secs=LOOK_SECONDS
+    )
     cluster = tf.train.ClusterSpec({"ps": addresses[:2], "worker": addresses[2:]})
     server = tf.train.Server(cluster, job_name=job, task_index=index)
     if job == "ps":
@@ -65,10 +79,3 @@ def main(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
         (run_dir / f"worker-{index}.quiet").touch()
         while index == 0 and not (run_dir / "worker-1.quiet").exists():
             time.sleep(0.05)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "export":
-        export(Path(sys.argv[4]))
-    else:
-        main(sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), Path(sys.argv[4]))

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-CHECKS = sorted(path.name for path in (Path(__file__).parent / "graph_mode").glob("checks_of_*.py"))
+from tests.forks import Forks
+
+CHECKS = sorted((Path(__file__).parent / "graph_mode").glob("checks_of_*.py"), key=lambda path: path.name)
+LIMIT_SECONDS = 500.0
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_graph_mode(name: str) -> None:
+@pytest.mark.parametrize("path", CHECKS, ids=lambda path: path.name)
+def test_graph_mode(path: Path, forks: Forks, tmp_path: Path) -> None:
     """Run one file by itself with `python -m pytest tests/compat/graph_mode/<file>`."""
-    arguments = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "default",
-        "--hypothesis-profile",
-        settings.get_current_profile_name(),
-        str(Path(__file__).parent / "graph_mode" / name),
-    ]
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        timeout=500,
-    )
-    assert ended.returncode == 0, ended.stdout[-8000:]
+    log = tmp_path / "log"
+    check = forks.start("check", log, path=str(path), profile=settings.get_current_profile_name())
+    try:
+        assert check.wait(LIMIT_SECONDS) == 0, log.read_text()[-8000:]
+    finally:
+        check.kill()

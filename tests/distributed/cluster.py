@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
+from tests.forks import Forks
 from tests.reserved_ports import SHARING, reserved_ports
 
 WAIT_SECONDS = 120.0
@@ -32,13 +34,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._pids: dict[tuple[str, int], int] = {}
-        self._zygote = subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed.cluster_program"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **SHARING},
-        )
+        self._forks = Forks("tests.distributed.cluster_program", directory, SHARING)
         self._ports = ExitStack()
         self._addresses: dict[str, list[str]] = {}
         self._reports = 0
@@ -49,12 +45,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill_all()
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.close()
-        self._zygote.stdout.close()
-        self._zygote.wait(WAIT_SECONDS)
+        self._forks.__exit__(kind, error, trace)
         self._ports.close()
 
     def start_servers(self, *, ps: int, workers: int) -> None:
@@ -80,7 +71,7 @@ class Cluster:
 
     def kill(self, job: str, index: int) -> None:
         pid = self._pids.pop((job, index))
-        if is_alive(pid):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(pid), f"end of {job} {index}")
 
@@ -122,6 +113,16 @@ class Cluster:
         """Trainer 0; see job_program."""
         return self._report("lead", {"run_dir": str(run_dir), "trainers": trainers, "dies": dies})
 
+    def write_remotely(self, *, is_sharded: bool, slow_seconds: float) -> Reporter:
+        """Writes to a variable of parameter server 0, which it stops before."""
+        arguments = {
+            "cluster": self._addresses,
+            "server_pid": self.pid("ps", 0),
+            "is_sharded": is_sharded,
+            "slow_seconds": slow_seconds,
+        }
+        return self._report("write_remotely", arguments)
+
     def _report(self, task: str, arguments: dict[str, Any]) -> Reporter:
         self._reports += 1
         report = self._directory / f"report-{self._reports}"
@@ -130,12 +131,7 @@ class Cluster:
         return Reporter(pid, report, self._directory / f"{report.name}.log")
 
     def _fork(self, task: str, name: str, arguments: Any) -> int:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        log = str(self._directory / f"{name}.log")
-        self._zygote.stdin.write(json.dumps([task, log, arguments]) + "\n")
-        self._zygote.stdin.flush()
-        return int(self._zygote.stdout.readline())
+        return self._forks.start(task, self._directory / f"{name}.log", **arguments).pid
 
 
 class Reporter:
@@ -166,8 +162,12 @@ class Reporter:
         os.kill(self.pid, signal.SIGKILL)
         self.wait_for_end()
 
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+    def halt(self) -> None:
+        """Until it stands still: it no longer answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+        wait_until(
+            lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED, "a process that stands still"
+        )
 
     def die(self) -> None:
         """Let it kill itself, where it was told to."""

@@ -1,13 +1,11 @@
 """The tasks of a TF2 parameter-server cluster, each a fork of one process that has imported TensorFlow and run nothing.
 
-`python -m tests.distributed.cluster_program` reads one task per line (JSON) and answers with the pid of its process.
+`python -m tests.distributed.cluster_program DIRECTORY` is a program for tests.forks.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,6 +15,8 @@ import tensorflow as tf
 
 from tests.distributed.coordinator_program import coordinate
 from tests.distributed.job_program import lead, train_along
+from tests.distributed.remote_write_program import write_remotely
+from tests.forks import serve_forks
 
 
 def server_file_mode(index: int) -> int:
@@ -35,35 +35,26 @@ TASKS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "coordinate": coordinate,
     "train_along": train_along,
+    "write_remotely": write_remotely,
 }
 
 
-def _run_to_the_end(task: Callable[..., None], arguments: dict[str, Any]) -> None:
+def _to_the_end(task: Callable[..., None]) -> Callable[..., None]:
     """TensorFlow's own threads may keep a coordinator from ending when a parameter server is gone."""
-    status = 1
-    try:
-        task(**arguments)
-        status = 0
-    except BaseException:  # noqa: BLE001 - the end of the process, whatever it was
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
 
+    def run(**arguments: Any) -> None:
+        status = 1
+        try:
+            task(**arguments)
+            status = 0
+        except BaseException:  # noqa: BLE001 - the end of the process, whatever it was
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
 
-def main() -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        task, log, arguments = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            _run_to_the_end(TASKS[task], arguments)
-        print(pid, flush=True)
+    return run
 
 
 if __name__ == "__main__":
-    main()
+    serve_forks({name: _to_the_end(task) for name, task in TASKS.items()})

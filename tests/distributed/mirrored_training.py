@@ -39,12 +39,14 @@ def row_wise_optimizers_are_recorded_and_exact(strategy: tf.distribute.Strategy,
     for name, maker in makers.items():
         with by_hand(run_dir / name) as callback:
             model = mirrored_model(strategy, maker)
-            for seed in range(3):
-                fit(model, 1, callback, seed=seed)
-                assert_saved(callback)
+            saving = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: callback.save())
+            fit(model, 3, callback, saving)
+            assert_saved(callback)
             assert callback.tracking == {TABLE: Tracking.TOUCHED}, name
             assert_replicas_equal(callback)
-        assert all(0 < found.rows_changed <= 12 for found in manifests(run_dir / name, Kind.DELTA)), name
+        rows = [found.rows_changed for found in manifests(run_dir / name, Kind.DELTA)]
+        assert min(rows[:3]) > 0, name
+        assert max(rows) <= 12, name
 
 
 @scenario

@@ -22,6 +22,7 @@ from tests.distributed.cluster_program import server_file_mode
 
 TABLE, SLOT = "table", "slots/accumulator/table"
 COORDINATOR_MODE = 0o644
+ATTEMPTS = 20
 
 
 def pieces(run_dir: Path, manifest: Manifest, key: str) -> list[tuple[int, int, str]]:
@@ -60,7 +61,8 @@ def test_each_server_writes_the_rows_that_it_holds(
             if manifest.kind is Kind.FULL:
                 assert len(manifest.files) == 7, "an index, and two data files of each process"
                 assert [count for count, _, _ in rows] == [102, 101]
-            if manifest.rows_changed or manifest.kind is Kind.FULL:
+            # Of a table that trains on while it is read, the rows may have changed and the slots not yet.
+            if any(count for count, _, _ in rows):
                 # TensorFlow may put the shards of a slot on other servers than those of its table.
                 order = servers if key == TABLE else servers[::-1]
                 assert [mode for _, mode, _ in rows] in (order, order[:1], order[1:])
@@ -149,7 +151,7 @@ def test_server_killed_in_the_middle_of_a_save(ps: int, cluster: Cluster, tmp_pa
     run_dir = tmp_path / "run"
     logs: list[str] = []
     while not any("not committed" in log for log in logs):
-        assert len(logs) < 5, "never in the middle of a save"
+        assert len(logs) < ATTEMPTS, "never in the middle of a save"
         cluster.start_servers(ps=2, workers=2)
         coordinator = cluster.coordinate(run_dir)
         coordinator.wait_for("step", 2)
@@ -163,7 +165,7 @@ def test_coordinator_killed_in_the_middle_of_a_save(cluster: Cluster, tmp_path: 
     run_dir = tmp_path / "run"
     left: list[list[str]] = []
     while not any(left):
-        assert len(left) < 5, "never in the middle of a save"
+        assert len(left) < ATTEMPTS, "never in the middle of a save"
         cluster.start_servers(ps=2, workers=2)
         coordinator = cluster.coordinate(run_dir)
         coordinator.wait_for("step", 2)

@@ -18,7 +18,7 @@ from hotdelta.train.server_parts import RowsToWrite, ServerPart, write_parts
 from tests.distributed.chains import assert_chain_holds, committed
 from tests.distributed.cluster import Cluster, wait_until
 
-SLOW, OVER = "still waiting for a parameter server", "waiting for a parameter server is over"
+SLOW, OVER = "still waiting for the cluster", "the cluster answers again"
 
 
 def test_write_that_hangs_is_told_with_its_server_and_goes_on(
@@ -38,7 +38,7 @@ def test_write_that_hangs_is_told_with_its_server_and_goes_on(
         wait_until(lambda: caplog.text.count(SLOW) >= 2, "two warnings")
         goes_on.set()
         writing.join(60)
-    assert f"server={server}" in caplog.text
+    assert "servers=/job:localhost/task:0 silent=unknown" in caplog.text
     assert caplog.text.count(OVER) == 1
     assert (tmp_path / ".tmp-part.index").exists()
 
@@ -50,11 +50,15 @@ def test_stopped_server_is_named_and_nothing_is_lost_when_it_goes_on(
     coordinator = cluster.coordinate(tmp_path, slow_seconds=0.5)
     coordinator.wait_for("step", 4)
     os.kill(cluster.pid("ps", 1), signal.SIGSTOP)
-    wait_until(lambda: SLOW in coordinator.log(), "a warning")
+    # A busy machine may have been slow before, and said so of others.
+    wait_until(lambda: is_named(coordinator.log()), "a warning that names it")
     saved = len(committed(tmp_path))
     os.kill(cluster.pid("ps", 1), signal.SIGCONT)
     wait_until(lambda: len(committed(tmp_path)) > saved, "a commit")
     trained = coordinator.stop()
     assert_chain_holds(tmp_path, trained)
-    (named, *_) = [line for line in coordinator.log().splitlines() if SLOW in line]
-    assert "task:1" in named
+
+
+def is_named(log: str) -> bool:
+    named = 'servers=/job:ps/task:1 silent="/job:ps/task:1 (it says nothing)"'
+    return any(SLOW in line and named in line for line in log.splitlines())

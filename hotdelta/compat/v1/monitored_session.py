@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain import state_file
-from hotdelta.chain.disk import Disk
-from hotdelta.compat.v1.cluster_watch import ClusterWatch, WatchedSession, servers_of
-from hotdelta.compat.v1.recording_hooks import RecordingHook, UnrecordedWorkerHook
-from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule
+from hotdelta.compat.v1.cluster_tasks import awaited_servers, own_task
+from hotdelta.compat.v1.recording_hooks import RecordedTaskHook, RecordingHook, UnrecordedTaskHook
+from hotdelta.compat.v1.restoring import refresh_state_file
+from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule, refuse_chain
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.compat.v1.watched_session import make_watched
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.schedule import SaveEvery
@@ -60,7 +60,7 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         scaffold = scaffold or Scaffold(incremental_save_restore=True)
         _check(checkpoint_dir, scaffold, schedule)
         if is_chief:
-            state_file.refresh_fulls(schedule.run_dir, disk=Disk())
+            refresh_state_file(schedule.run_dir)
             chief_only_hooks.append(
                 CheckpointSaverHook(
                     checkpoint_dir or "",
@@ -77,12 +77,16 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         checkpoint_dir, full = str(schedule.run_dir), (None, None)
     elif checkpoint_dir and is_chief and full != (None, None):
         _refuse_unused_scaffold(scaffold)
+        refuse_chain(str(checkpoint_dir))
     is_incremental = getattr(scaffold, "incremental_save_restore", False)
-    servers = servers_of(v1.global_variables())
-    if servers and not is_chief and not is_incremental:
-        hooks.append(UnrecordedWorkerHook())
-    return _watched(
-        servers if is_incremental else [],
+    servers = awaited_servers(master, config, v1.global_variables())
+    if servers:
+        task = own_task(master)
+        hooks.append(
+            RecordedTaskHook(task) if is_incremental else UnrecordedTaskHook(task, is_chief=is_chief)
+        )
+    make_session = partial(
+        _stock_session,
         master=master,
         is_chief=is_chief,
         checkpoint_dir=checkpoint_dir,
@@ -100,21 +104,7 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         save_graph_def=save_graph_def,
         **_given(save_summaries_steps=save_summaries_steps, save_summaries_secs=save_summaries_secs),
     )
-
-
-def _watched(servers: Sequence[str], **options: Any) -> Any:
-    """A Session of a cluster says when it waits for a server."""
-    if not servers:
-        return _stock_session(**options)
-    watch = ClusterWatch(servers)
-    try:
-        with watch.waiting():
-            session = _stock_session(**options)
-    except BaseException:
-        watch.stop()
-        raise
-    session._sess = WatchedSession(session._sess, watch)
-    return session
+    return make_watched(make_session, servers if is_incremental else {})
 
 
 def _full_interval(checkpoint: Any, seconds: Any, steps: Any) -> tuple[float | None, int | None]:

@@ -1,13 +1,14 @@
-"""Hooks of workers that save nothing: what they write must be recorded all the same."""
+"""Hooks of those who save nothing: what they write must be recorded all the same, or the chief must know."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.recording import SCOPE
-from hotdelta.compat.v1.training_graph import MARKER_STEM, training_graph_of
+from hotdelta.compat.v1.recording_roll import RecordingRoll
+from hotdelta.compat.v1.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1
@@ -34,21 +35,48 @@ def fetched_recorders(run_context: Any) -> list[tf.Operation]:
     return found
 
 
-class UnrecordedWorkerHook(tf.compat.v1.train.SessionRunHook):
-    """For a worker without recorders: raises ConfigurationError when its chief writes deltas, which would miss updates.
+class RecordedTaskHook(tf.compat.v1.train.SessionRunHook):
+    """For a task of a cluster that records: it did not, perhaps, before it was started again."""
 
-    The chief's graph has a variable beside the first one of the model that no other graph makes.
-    """
-
-    def begin(self) -> None:
-        with tf.device(v1.global_variables()[0].device):
-            name = f"{SCOPE}/{MARKER_STEM}0"
-            marker = tf.raw_ops.VarHandleOp(dtype=tf.bool, shape=[], shared_name=name)
-            self._is_chief_recording = tf.raw_ops.VarIsInitializedOp(resource=marker)
+    def __init__(self, task: str | None) -> None:
+        """None: what it was called before is not known."""
+        self._task = task
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002 - as tf.train has it
-        if session.run(self._is_chief_recording):
+        graph = training_graph_of(session.graph)
+        if self._task is not None and graph is not None and graph.roll is not None:
+            graph.roll.strike_off(session, self._task)
+
+
+class UnrecordedTaskHook(tf.compat.v1.train.SessionRunHook):
+    """For a task of a cluster without recorders: raises ConfigurationError when a chief writes deltas.
+
+    They would miss what this task updates. Looks before the first step, and beside each.
+    """
+
+    def __init__(self, task: str | None, *, is_chief: bool) -> None:
+        self._task = task or f"a task without a tf.train.Server of hotdelta {uuid.uuid4()}"
+        self._is_chief = is_chief
+
+    def begin(self) -> None:
+        self._roll = RecordingRoll()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002 - as tf.train has it
+        if self._is_chief:
+            self._roll.deny(session)
+        self._roll.enter(session, self._task)
+        self._refuse(session, session.run(self._roll.is_chief_recording))
+
+    def before_run(self, run_context: Any) -> Any:  # noqa: ARG002 - as tf.train has it
+        return v1.train.SessionRunArgs(self._roll.is_chief_recording)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._refuse(run_context.session, run_values.results)
+
+    def _refuse(self, session: Any, is_chief_recording: int) -> None:
+        if is_chief_recording:
+            self._roll.strike_off(session, self._task)
             raise ConfigurationError(
-                "the chief writes deltas, and this worker does not record which rows it changes",
+                "the chief writes deltas, and this task does not record which rows it changes",
                 hint="give every worker the incremental interval, or the incremental scaffold, of the chief",
             )

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from hotdelta.chain import names
+from hotdelta.chain import names, state_file
 from hotdelta.chain.bundle import BundleReader
+from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Manifest, TableRecord, Tracking
 from hotdelta.chain.scan import Listing, Scanner
 from hotdelta.chain.verification import directory_of
@@ -34,6 +36,8 @@ def find_point(save_path: str) -> ResumePoint | None:
 
     An older full means just that full. None: it is no checkpoint of a chain. Raises ChainError when all is damaged.
     """
+    if _is_foreign(save_path):
+        return None
     run_dir, prefix = Path(save_path).parent, Path(save_path).name
     listing = Scanner(run_dir).scan()
     fulls = [manifest for manifest in listing.manifests if manifest.kind is Kind.FULL]
@@ -41,6 +45,24 @@ def find_point(save_path: str) -> ResumePoint | None:
         return find_resume_point(run_dir, listing)
     asked = [manifest for manifest in fulls if manifest.prefix == prefix]
     return ResumePoint(asked[0], (), ()) if asked else None
+
+
+def refresh_state_file(run_dir: Path) -> None:
+    """A crash may have come between a commit and the file by which TensorFlow finds it.
+
+    A checkpoint that somebody else wrote after the chain stays the newest: that is where training came to.
+    """
+    newest = tf.train.latest_checkpoint(str(run_dir))
+    if newest is None or not _is_foreign(newest):
+        state_file.refresh_fulls(run_dir, disk=Disk())
+
+
+def _is_foreign(save_path: str) -> bool:
+    """Whether a stock Saver wrote what is there now, perhaps over a full of ours."""
+    try:
+        return not tf.train.load_checkpoint(save_path).has_tensor(names.IDENTITY_TENSOR)
+    except (tf.errors.OpError, ValueError):
+        return False
 
 
 def restore_point(
@@ -56,6 +78,7 @@ def restore_point(
                 hint="build the model as it was saved, or use another directory; nothing was changed",
             )
         moved = {table.key: moved_in(table, point.newest) for table in graph.tables}
+        graph.begin_recording(session)
         # Before the rows: a worker that trains meanwhile sets its flags after it has written.
         session.run(graph.flag_initializers)
         restore_full(str(run_dir / point.full.prefix))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotdelta.chain import state_file
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.schedule import Progress, SaveEvery, SavePolicy
@@ -74,6 +75,16 @@ def refuse_hours(keep_checkpoint_every_n_hours: float) -> None:
         raise ConfigurationError(
             f"keep_checkpoint_every_n_hours is {keep_checkpoint_every_n_hours}, which a chain cannot do",
             hint="leave it out, and keep more fulls (max_to_keep), or copy those that shall stay elsewhere",
+        )
+
+
+def refuse_chain(directory: str) -> None:
+    """Raises ConfigurationError when a chain is here: who has no interval for deltas does not go on from its deltas."""
+    if "://" not in directory and state_file.list_fulls(Path(directory)):
+        raise ConfigurationError(
+            f"{directory} holds a chain, but no interval for deltas is given: training would go on without the deltas "
+            "that are there, and save over committed files",
+            hint="pass the incremental interval, too, or another directory",
         )
 
 

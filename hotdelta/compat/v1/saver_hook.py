@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.compat.v1.recording_hooks import fetched_recorders
-from hotdelta.compat.v1.save_schedule import PolicyTimer, SaveSchedule, find_schedule
+from hotdelta.compat.v1.save_schedule import PolicyTimer, SaveSchedule, find_schedule, refuse_chain
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.scaffold import Scaffold, require_incremental
 from hotdelta.compat.v1.session_chain import SessionChain
@@ -82,6 +82,11 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
             self._timer = PolicyTimer(schedule.full)
         self._chain: SessionChain | None = None
         self._saved_step = -1
+
+    def begin(self) -> None:
+        if self._schedule is None:
+            refuse_chain(self._checkpoint_dir)
+        super().begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         if self._schedule is not None and self._chain is None:

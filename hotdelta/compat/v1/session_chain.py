@@ -180,11 +180,13 @@ class SessionChain:
 
     def _empty_cut(self, session: Any) -> Cut:
         """Forgets what was touched: the full that follows reads every row afterwards."""
+        self._graph.begin_recording(session)
         session.run(self._graph.flag_initializers)
         step = int(session.run(self._step_tensor))
         return Cut(step, (), {}, self._state(step), None, time.time())
 
     def _take(self, session: Any) -> Cut:
+        self._graph.mark_unrecorded(session)
         step = int(session.run(self._step_tensor))
         return self._cuts.take(
             session, trainer_state=self._state(step), step_tensor=self._step_tensor, trained_at=time.time()

@@ -6,12 +6,20 @@ from typing import Any
 
 import tensorflow as _tensorflow
 
+from hotdelta.compat.v1.cluster_tasks import Server
 from hotdelta.compat.v1.monitored_session import MonitoredTrainingSession
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, CheckpointSaverListener
 from hotdelta.compat.v1.scaffold import Scaffold
 
-__all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "MonitoredTrainingSession", "Saver", "Scaffold"]
+__all__ = [
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "MonitoredTrainingSession",
+    "Saver",
+    "Scaffold",
+    "Server",
+]
 
 
 def __getattr__(name: str) -> Any:

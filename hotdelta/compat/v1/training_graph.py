@@ -25,14 +25,17 @@ from hotdelta.compat.v1.recording import (
     mark_when_assigned,
     refusal,
 )
-from hotdelta.compat.v1.saved_variables import SavedVariable, is_remote
+from hotdelta.compat.v1.recording_roll import RecordingRoll
+from hotdelta.compat.v1.saved_variables import Part, SavedVariable, is_remote
 from hotdelta.compat.v1.session_values import RowOperations, ValueOperations
 from hotdelta.compat.v1.shard_delta import ShardDelta, ShardMember
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import ModelVariables, Table
 
-MARKER_STEM = f"{SCOPE}/restored/"
-_REMEDY = "train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer)"
+_REMEDY = (
+    "train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer), outside of tf.cond, "
+    "and without a moving average of it"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +69,7 @@ class TrainingGraph:
     """`restored` is the node that the newest restore of a Session of this graph put it to.
 
     `all_touched` marks every row of the tables that record. `shards`: how parameter servers write their own rows; None
-    when one process has all of them.
+    when one process has all of them. `roll`: who else trains; None when no other process could.
     """
 
     variables: ModelVariables
@@ -77,6 +80,7 @@ class TrainingGraph:
     all_touched: tf.Operation
     recorders: dict[str, tf.Operation]
     shards: ShardDelta | None
+    roll: RecordingRoll | None
     restored: Node | None = field(default=None)
 
     @property
@@ -92,6 +96,16 @@ class TrainingGraph:
     def _flags(self) -> list[PartFlags]:
         recorded = [flags for table in self.tables for flags in table.flags or ()]
         return [*recorded, *(self.shards.flags if self.shards else ())]
+
+    def begin_recording(self, session: Any) -> None:
+        """Before everything is restored, or saved: from now on no write may be missed."""
+        if self.roll is not None:
+            self.roll.begin(session)
+
+    def mark_unrecorded(self, session: Any) -> None:
+        """All rows are due when somebody may have written without recording since this was last asked."""
+        if self.roll is not None and self.roll.has_unrecorded(session):
+            session.run(self.all_touched)
 
     @property
     def marker_initializers(self) -> list[tf.Operation]:
@@ -140,6 +154,7 @@ def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
             tf.group(*(mark_all(flags) for table in tables for flags in table.flags or ())),
             recorders,
             _shards(tables),
+            RecordingRoll() if any(is_remote(part.variable.device) for part in _parts(saved)) else None,
         )
     _graphs[graph] = prepared
     return prepared
@@ -192,9 +207,13 @@ def _shards(tables: Sequence[GraphTable]) -> ShardDelta | None:
     return ShardDelta(members) if is_cluster else None
 
 
+def _parts(saved: Sequence[SavedVariable]) -> list[Part]:
+    return [part for item in saved for part in item.parts]
+
+
 def _markers(saved: Sequence[SavedVariable]) -> tuple[tf.Variable, ...]:
     """One variable for each device, initialized when everything is restored: no worker starts on half of a model."""
-    devices = dict.fromkeys(part.variable.device for item in saved for part in item.parts)
+    devices = dict.fromkeys(part.variable.device for part in _parts(saved))
     markers = []
     for number, device in enumerate(devices):
         with tf.device(device):
@@ -204,7 +223,7 @@ def _markers(saved: Sequence[SavedVariable]) -> tuple[tf.Variable, ...]:
                     trainable=False,
                     collections=[],
                     use_resource=True,
-                    name=f"{MARKER_STEM}{number}",
+                    name=f"{SCOPE}/restored/{number}",
                 )
             )
     return tuple(markers)

@@ -39,6 +39,13 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "ProximalGradientDescent": lambda: tf.train.ProximalGradientDescentOptimizer(0.1),
     "Adam": lambda: tf.train.AdamOptimizer(0.1),
 }
+COMPARED: dict[str, Callable[[], Any]] = {
+    "Adam": OPTIMIZERS["Adam"],
+    # It applies gradients inside a cond.
+    "LossScale": lambda: tf.train.experimental.MixedPrecisionLossScaleOptimizer(
+        tf.train.AdagradOptimizer(0.1), "dynamic"
+    ),
+}
 BATCHES = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9])
 
 
@@ -50,6 +57,7 @@ BATCHES = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9])
         ("Adagrad", 1, False),
         ("Adagrad", 4, True),
         ("Adam", 4, True),
+        ("LossScale", 4, True),
     ],
 )
 def test_deltas_are_exact_for_every_optimizer(
@@ -57,7 +65,7 @@ def test_deltas_are_exact_for_every_optimizer(
 ) -> None:
     dtype = tf.int32 if parts == 1 else tf.int64
     with new_graph():
-        model = build_model(Build(parts, use_resource, dtype), OPTIMIZERS[name]())
+        model = build_model(Build(parts, use_resource, dtype), (OPTIMIZERS | COMPARED)[name]())
         with monitored(tmp_path) as session:
             raw = session._tf_sess()
             train(session, model, BATCHES[:4])
@@ -67,7 +75,7 @@ def test_deltas_are_exact_for_every_optimizer(
     assert_same_bits(newest_state(tmp_path), last)
     deltas = manifests(tmp_path, Kind.DELTA)
     assert len(deltas) == 3
-    is_row_wise = name != "Adam"
+    is_row_wise = name not in COMPARED
     assert {delta.tables["table"].tracking for delta in deltas} == {
         Tracking.TOUCHED if is_row_wise else Tracking.CHANGED
     }

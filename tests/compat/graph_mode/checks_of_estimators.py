@@ -1,8 +1,12 @@
-"""Estimators: the classic walk-through, incremental training, evaluation at the newest delta, and export."""
+"""Estimators: the classic walk-through, incremental training, evaluation at the newest delta, and export.
+
+And the examples of docs/tf1.md, which need one.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from hotdelta.errors import ConfigurationError, ModelMismatchError
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.iris import classifier, eval_input, train_input
 from tests.compat.graph_mode.small_graphs import ROWS
+from tests.docs.pages import PYTHON, ROOT, blocks_of
 
 
 def test_the_iris_walk_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,3 +191,24 @@ def test_deltas_by_run_config_alone(tmp_path: Path) -> None:
     )
     path = estimator.export_saved_model(str(tmp_path / "export"), receiver, save_incr_model=True)
     assert (Path(path.decode()) / "saved_model.pb").exists()
+
+
+def test_the_examples_of_the_page_run_as_they_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = [block for block in blocks_of(ROOT / "docs" / "tf1.md") if block.info == PYTHON]
+    imported, direct, hooked, configured, exported = page
+    scope: dict[str, Any] = {}
+    imported.run(scope, {})
+    shorter = {"range(100)": "range(3)"}
+    with tf.Graph().as_default():
+        direct.run(scope, shorter)
+    with tf.Graph().as_default():
+        replace(direct, text=direct.text.partition("with ")[0]).run(scope, {})
+        hooked.run(scope, shorter)
+    assert [manifest.position.run for manifest in manifests(Path("run"), Kind.DELTA)][-1] == 2
+    configured.run(scope, {})
+    assert scope["config"].save_incremental_checkpoint_secs == 20
+    # Every one of its calls is made above and in checks_of_exports, which takes seconds.
+    compile(exported.text, str(exported), "exec")

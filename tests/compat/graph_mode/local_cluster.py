@@ -1,4 +1,4 @@
-"""A cluster whose servers are all in this process: two parameter servers and a worker."""
+"""A cluster whose servers are all in this process: two parameter servers and two workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import hotdelta.compat.v1 as tf
 from tests.reserved_ports import SHARING, reserved_ports
 
-PARAMETER_SERVERS = 2
+PARAMETER_SERVERS = WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,13 @@ class LocalCluster:
 
     @property
     def target(self) -> str:
-        return str(self.servers[-1].target)
+        """Of the chief."""
+        return self.targets[0]
+
+    @property
+    def targets(self) -> list[str]:
+        """Of the workers."""
+        return [str(server.target) for server in self.servers[PARAMETER_SERVERS:]]
 
     def device(self) -> Any:
         """Variables are dealt out to the parameter servers, one after the other."""
@@ -43,11 +49,12 @@ def fresh_cluster() -> LocalCluster:
 def _cluster() -> LocalCluster:
     """One for the process: a server of TensorFlow cannot be stopped."""
     os.environ.update(SHARING)
-    with reserved_ports(PARAMETER_SERVERS + 1) as ports:
+    with reserved_ports(PARAMETER_SERVERS + WORKERS) as ports:
         addresses = [f"localhost:{port}" for port in ports]
         spec = tf.train.ClusterSpec(
             {"ps": addresses[:PARAMETER_SERVERS], "worker": addresses[PARAMETER_SERVERS:]}
         )
-        tasks = [*(("ps", index) for index in range(PARAMETER_SERVERS)), ("worker", 0)]
+        jobs = {"ps": PARAMETER_SERVERS, "worker": WORKERS}
+        tasks = [(job, index) for job, count in jobs.items() for index in range(count)]
         servers = tuple(tf.train.Server(spec, job_name=job, task_index=index) for job, index in tasks)
     return LocalCluster(spec, servers)

@@ -1,0 +1,23 @@
+"""What runs in graph mode, which is a switch of the whole process: `python -m tests.compat.graph_program DIRECTORY`.
+
+A program for tests.forks.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.compat.cluster_program import run_task
+from tests.forks import serve_forks
+
+
+def check(path: str, profile: str) -> None:
+    """The tests of one file."""
+    options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--hypothesis-profile", profile]
+    sys.exit(pytest.main([*options, path]))
+
+
+if __name__ == "__main__":
+    serve_forks({"check": check, "cluster": run_task})
