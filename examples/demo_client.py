@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from examples.click_stream import ClickStream, log_loss
+from examples.processes import ChildFailedError
 
 EXAM_SIZE = 2_000
 TRAFFIC_SECONDS = 0.02
@@ -54,10 +55,12 @@ class Client:
             return False
 
     def read(self) -> Reading:
-        """Raises httpx.HTTPError."""
-        answer = self._http.post(
-            "/predict", json={"inputs": {"user": self._users.tolist(), "item": self._items.tolist()}}
-        ).raise_for_status()
+        """Raises ChildFailedError when the server does not answer."""
+        question = {"inputs": {"user": self._users.tolist(), "item": self._items.tolist()}}
+        try:
+            answer = self._http.post("/predict", json=question).raise_for_status()
+        except httpx.HTTPError as error:
+            raise ChildFailedError(f"the server does not answer: {error}") from error
         now = self._clock()
         document = answer.json()
         served = np.array(document["outputs"]["click"], np.float64).reshape(-1)

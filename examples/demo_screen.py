@@ -15,15 +15,21 @@ _TRACK_WIDTH = 17
 _TASTE_WIDTH = _TRACK_WIDTH + 14
 
 HEADER = (
-    f"{'':{COLUMNS - 14}}log loss of\n"
+    f"{'':33}{'chance of a click':<{_TASTE_WIDTH}}{'log loss of':>16}\n"
     f"{'time':>5}  {'position':>8}  {'lag ms':>6}  {'rows':>6}  "
-    f"{'chance of a click, one taste':<{_TASTE_WIDTH}}  {'served':>6}  {'frozen':>6}"
+    f"{'among pairs of one taste':<{_TASTE_WIDTH}}  {'served':>6}  {'frozen':>6}"
 )
-LEGEND = (
-    "S served now   T true now   F the same model, frozen at start\n"
-    "lag: from the trainer's commit to the first answer that uses it\n"
-    "rows: how many are in the last delta"
-)
+HEADER_EVERY_LINES = 20
+LEGEND = """\
+Each second a client asks the server who clicks on what, 2,000 pairs at a time.
+  position    which commit of the trainer has answered: run.seq
+  lag ms      of the newest delta, from its commit to the first answer with it
+  rows        how many rows of the tables that delta holds
+  S, T, F     the chance of a click: served, true, and what the server's first
+              model, frozen, still says
+  log loss    how wrong the answers are about the clicks of now: less is better"""
+
+FAREWELL = "All is stopped, its files are removed. Your own model: README.md, quick start."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,25 @@ class Update:
     position: str
     rows: int
     lag_ms: float
+
+
+def introduction(*, users: int, items: int, limit_seconds: float) -> str:
+    """What a visitor is about to see."""
+    end = "Ctrl-C ends it" if limit_seconds == float("inf") else f"it ends after {limit_seconds:.0f} s"
+    text = (
+        f"{users:,} users click on {items} items by taste, and tastes drift. A trainer learns from the clicks "
+        "as they come and commits the rows that changed, twice a second. A server applies each of these deltas to "
+        f"its live tables. Three processes on this machine; figures come in about 15 s, {end}."
+    )
+    return f"hotdelta: a model that learns while it serves\n\n{textwrap.fill(text, COLUMNS)}\n"
+
+
+def invitation(url: str) -> str:
+    """A command to try in another terminal."""
+    return (
+        f"Ask it yourself, in another terminal:\n"
+        f"""  curl -d '{{"instances":[{{"user":7,"item":3}}]}}' {url}/predict"""
+    )
 
 
 def note(seconds: float, text: str) -> str:
@@ -71,17 +96,17 @@ def summary(readings: Sequence[Reading], updates: Sequence[Update]) -> str:
     frozen = float(np.mean([reading.frozen_loss for reading in readings]))
     best = float(np.mean([reading.best_loss for reading in readings]))
     rows = [
-        ("", "log loss", "at the end"),
+        ("log loss, less is better", "all the time", "at the end"),
         (
             f"served, followed from {first.position} to {last.position}",
             f"{served:.3f}",
             f"{last.served_loss:.3f}",
         ),
         (f"the same model, frozen at {first.position}", f"{frozen:.3f}", f"{last.frozen_loss:.3f}"),
-        ("who knows the true chances", f"{best:.3f}", f"{last.best_loss:.3f}"),
+        ("the best there is: the true chances", f"{best:.3f}", f"{last.best_loss:.3f}"),
     ]
     width = max(len(row[0]) for row in rows)
-    table = [f"  {name:<{width}}  {mean:>8}  {end:>10}" for name, mean, end in rows]
+    table = [f"  {name:<{width}}  {mean:>12}  {end:>10}" for name, mean, end in rows]
     return "\n".join([*table, "", *(f"  {text}" for text in _lags(updates))])
 
 
@@ -91,6 +116,6 @@ def _lags(updates: Sequence[Update]) -> list[str]:
     p50, p99 = np.percentile([update.lag_ms for update in updates], [50, 99])
     rows = int(np.median([update.rows for update in updates]))
     return [
-        f"{len(updates)} updates of {rows:,} rows (median), without a reload",
-        f"lag from commit to first answer: p50 {p50:.0f} ms, p99 {p99:.0f} ms",
+        f"{len(updates)} updates of {rows:,} rows (median) in one server process, without a reload",
+        f"lag from the trainer's commit to the first answer: p50 {p50:.0f} ms, p99 {p99:.0f} ms",
     ]

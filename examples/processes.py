@@ -1,4 +1,7 @@
-"""Child processes that never outlive their parent's `with` block, whose last words are kept for when they crash."""
+"""Child processes that never outlive their parent's `with` block, nor their parent when it is killed.
+
+Their last words are kept for when they crash.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from typing import Self
 
 _STOP_SECONDS = 10.0
 _KEPT_LINES = 15
-_NOISE = ("All log messages before absl", "oneDNN custom operations")
 
 
 class ChildFailedError(Exception):
@@ -40,8 +42,8 @@ class Child:
         self._on_line = on_line
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-u", "-m", "examples.with_parent", module, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -88,7 +90,7 @@ class Child:
     def _read(self) -> None:
         for text in self._process.stdout or ():
             line = text.rstrip()
-            if line and not any(noise in line for noise in _NOISE):
+            if line:
                 self._last_lines.append(line)
                 self._on_line(line)
 

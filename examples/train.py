@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.click_stream import Clicks, ClickStream
+from hotdelta.quiet_import import quiet_import
 
 BATCH_SIZE = 256
 HISTORY_SECONDS = 30.0
@@ -53,7 +54,6 @@ class ClickReader:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("importing TensorFlow", flush=True)
     reader = ClickReader(options.clicks_per_second, pause=threading.Event().wait)
     try:
@@ -65,8 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train(reader: ClickReader, options: argparse.Namespace) -> None:
     """Until the time is over, or for ever."""
-    from examples.click_model import build_model
-    from hotdelta.keras import DeltaCheckpoint
+    with quiet_import():
+        from examples.click_model import build_model
+        from hotdelta.keras import DeltaCheckpoint
 
     model = build_model()
     checkpoint = DeltaCheckpoint(

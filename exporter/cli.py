@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
 from exporter.arguments import make_parser
 from hotdelta.chain.scan import Scanner
 from hotdelta.errors import ConfigurationError, HotdeltaError
+from hotdelta.quiet_import import quiet_import
 
 EXIT_FAILED = 1
 _POLL_SECONDS = 0.5
@@ -62,9 +62,10 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def _export(options: argparse.Namespace) -> Path:
-    for module in options.imports:
-        _import(module)
-    from exporter.export import export_saved_model
+    with nullcontext() if options.verbose else quiet_import():
+        for module in options.imports:
+            _import(module)
+        from exporter.export import export_saved_model
 
     return export_saved_model(
         options.checkpoint_dir,
@@ -118,8 +119,6 @@ def _log_to_stderr(*, is_verbose: bool) -> None:
         # TensorFlow gives the root logger a handler of its own, which would say everything again.
         logging.getLogger(name).propagate = False
     if not is_verbose:
-        # Read once, when TensorFlow is imported: it would otherwise greet with a page of CPU features.
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
         logging.getLogger("absl").setLevel(logging.ERROR)
 

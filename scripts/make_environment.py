@@ -35,7 +35,11 @@ def main() -> None:
 def _install_dependencies() -> None:
     started = time.monotonic()
     version = sys.version.split()[0]
-    print(f"setup: installing {LOCK.relative_to(ROOT)} into .venv (Python {version})", flush=True)
+    print(
+        f"setup: installing {LOCK.relative_to(ROOT)} into .venv (Python {version}): "
+        "TensorFlow is large, this takes a minute or two",
+        flush=True,
+    )
     # Resolved, because we may be running from the very environment that is made again.
     _run([str(Path(sys.executable).resolve()), "-m", "venv", "--clear", str(ENVIRONMENT)])
     _pip_install("--require-hashes", "--no-deps", "--requirement", str(LOCK))

@@ -53,15 +53,20 @@ class CheckpointConfig:
 
 
 def settle(checkpoint: str | Path | CheckpointConfig, options: WriterOptions) -> tuple[Path, WriterOptions]:
-    """The directory and when to save. Raises ConfigurationError when a config and other intervals are given."""
+    """The directory and when to save. Raises ConfigurationError when a config and other intervals are given.
+
+    The path is absolute: a program that changes its working directory goes on with the same chain.
+    """
     if not isinstance(checkpoint, CheckpointConfig):
-        return Path(checkpoint), options
+        return Path(checkpoint).absolute(), options
     if replace(options, scrub_saves=WriterOptions().scrub_saves) != WriterOptions():
         raise ConfigurationError(
             "when to save is given twice: in the CheckpointConfig and beside it",
             hint="leave the other intervals and keep_fulls out",
         )
-    return checkpoint.run_dir, replace(checkpoint.writer_options(), scrub_saves=options.scrub_saves)
+    return checkpoint.run_dir.absolute(), replace(
+        checkpoint.writer_options(), scrub_saves=options.scrub_saves
+    )
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -118,9 +118,9 @@ class Server(Program):
         arguments = ["--export-dir", str(export_dir), "--checkpoint-dir", str(checkpoint_dir), "--port", "0"]
         command = [*launcher, "server.cli", *arguments, "--log-format", "json", *flags]
         super().__init__(*command, errors=errors)
-        self.url = self._read_line().removeprefix("listening on ").strip()
+        self.url = json.loads(self._read_line())["url"]
         assert self.url.startswith("http://127.0.0.1:")
-        self.http = httpx.Client(base_url=self.url, timeout=LIMIT_SECONDS, trust_env=False)
+        self.http = connect(self.url)
 
     def _end(self) -> int:
         self.http.close()
@@ -143,6 +143,12 @@ class Server(Program):
         while (answer := self.http.post("/predict", json=document)).status_code == httpx.codes.CONFLICT:
             assert time.monotonic() < end, answer.text
         return answer.raise_for_status()
+
+
+def connect(url: str) -> httpx.Client:
+    """A client that leaves an idle connection long before the server hangs up on it, which may be while we ask."""
+    kept = httpx.Limits(keepalive_expiry=1.0)
+    return httpx.Client(base_url=url, timeout=LIMIT_SECONDS, trust_env=False, limits=kept)
 
 
 def question(pairs: list[tuple[int, int]], min_position: str | None = None) -> dict[str, Any]:

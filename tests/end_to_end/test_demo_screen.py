@@ -27,6 +27,9 @@ def test_everything_fits_a_terminal_of_80_columns() -> None:
         123.4, "starting trainer: python -m examples.train --checkpoint-dir run --save-secs 20"
     )
     shown = [
+        demo_screen.introduction(users=10_000, items=200, limit_seconds=3600),
+        demo_screen.invitation("http://127.0.0.1:65535"),
+        demo_screen.FAREWELL,
         demo_screen.HEADER,
         demo_screen.LEGEND,
         note,
@@ -53,7 +56,7 @@ def test_the_columns_stand_under_their_names() -> None:
 
 def test_when_nobody_reads_on_it_stops_as_for_a_signal() -> None:
     code = (
-        "import signal, sys; from examples.demo import show; "
+        "import signal, sys; from examples.demo_stage import show; "
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); "
         "[show('a line') for _ in range(100_000)]"
     )

@@ -31,11 +31,14 @@ def test_a_server_that_starts_before_anything_exists_says_so_and_becomes_ready_b
     assert deployment.server.http.get("/readyz").status_code == 200
 
 
+def records_of(log: str) -> list[dict[str, Any]]:
+    """Every line but one that is being written."""
+    return [json.loads(line) for line in log.splitlines(keepends=True) if line.endswith("\n")]
+
+
 def lines_of(server: Server, position: str) -> list[dict[str, Any]]:
     """What the log says of an update."""
-    whole = (text for text in server.said.splitlines() if text.startswith("{") and text.endswith("}"))
-    records = map(json.loads, whole)
-    return [record for record in records if record.get("position") == position]
+    return [record for record in records_of(server.said) if record.get("position") == position]
 
 
 def test_a_trained_row_is_served_without_a_reload(deployment: Deployment) -> None:
@@ -188,7 +191,7 @@ def is_listening(server: Server) -> bool:
         return probe.connect_ex((url.host, url.port)) == 0
 
 
-def test_signals_let_requests_in_flight_finish_and_end_with_exit_code_0(deployment: Deployment) -> None:
+def test_sigterm_lets_requests_in_flight_finish_and_ends_with_exit_code_0(deployment: Deployment) -> None:
     server = deployment.server
     body = json.dumps(question([(0, 0)])).encode()
     with closing(request_in_flight(server, len(body))) as in_flight:
@@ -199,6 +202,20 @@ def test_signals_let_requests_in_flight_finish_and_end_with_exit_code_0(deployme
     assert server._end() == 0
 
     deployment.server = deployment.start_server()
-    assert deployment.server.stop(signal.SIGINT) == 0
+
+
+def test_all_that_a_server_writes_from_its_start_to_ctrl_c_is_json(deployment: Deployment) -> None:
+    server = deployment.server
+    deployment.trainer.train(3, 5)
+    position, expected = deployment.trainer.save()
+    server.wait_until_ready()
+    assert server.probe(position) == (position, expected)
+
+    server.process.send_signal(signal.SIGINT)
+    assert server._stdout.read() == ""
+    assert server._end() == 0
+
+    messages = {record["message"] for record in records_of(server.said)}
+    assert {"starting", "update served", "serving export", "stopped"} <= messages
     deployment.server = deployment.start_server()
     deployment.server.wait_until_ready()

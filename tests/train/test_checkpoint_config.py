@@ -13,6 +13,7 @@ import hotdelta.keras as hk
 from hotdelta.chain.manifest import Kind
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import CheckpointConfig, DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train.checkpoint_config import settle
 from hotdelta.train.schedule import Progress, SaveAtSteps
 from tests.keras.small_models import fit, manifests, small_model
 
@@ -98,6 +99,15 @@ def test_the_intervals_of_deltas_and_what_is_kept_are_taken_over() -> None:
 
     assert options.delta == SaveEvery(seconds=2.0, steps=4)
     assert options.keep_fulls == 7
+
+
+@pytest.mark.parametrize("given", ["run", CheckpointConfig("run")])
+def test_a_program_that_changes_its_directory_goes_on_with_the_same_chain(
+    given: str | CheckpointConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert settle(given, WriterOptions())[0] == tmp_path / "run"
 
 
 def test_the_keras_callback_takes_a_config(tmp_path: Path) -> None:

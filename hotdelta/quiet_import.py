@@ -1,0 +1,59 @@
+"""TensorFlow imported without its greeting, for commands whose standard error is a log.
+
+While it is imported TensorFlow writes lines about oneDNN, whatever TF_CPP_MIN_LOG_LEVEL says: its log is not set up
+yet. So standard error passes, for that time, through a process that leaves them out. A process, because what
+TensorFlow says before it aborts must get through; its program is this file.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, cast
+
+_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_ERRORS_HIDDEN = "3"
+_GREETINGS = (b"I0000 ", b"WARNING: All log messages before absl::InitializeLog() ")
+
+
+@contextmanager
+def quiet_import() -> Iterator[None]:
+    """For the block that imports TensorFlow. Whoever has set TF_CPP_MIN_LOG_LEVEL to 0 sees everything."""
+    is_greeting_hidden = os.environ.setdefault(_LEVEL, _ERRORS_HIDDEN) in ("1", "2", "3")
+    if not is_greeting_hidden or sys.stderr is None:
+        yield
+        return
+    with _stderr_without_greetings():
+        yield
+
+
+@contextmanager
+def _stderr_without_greetings() -> Iterator[None]:
+    stderr = os.dup(2)
+    # Isolated, it is there in 20 ms; in a session of its own Ctrl-C does not end it before us.
+    program = [sys.executable, "-I", "-S", __file__]
+    try:
+        with subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, start_new_session=True
+        ) as sieve:
+            os.dup2(cast(IO[bytes], sieve.stdin).fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(stderr, 2)
+    finally:
+        os.close(stderr)
+
+
+def _sieve() -> None:
+    for line in sys.stdin.buffer:
+        if not line.startswith(_GREETINGS):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    _sieve()

@@ -1,0 +1,51 @@
+"""Every command line on the pages is one that the commands take, and every option that is named exists."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import exporter.arguments
+import hotdelta.cli
+import server.cli
+from tests.docs.pages import PAGES, blocks_of
+
+PARSERS = {
+    "server": server.cli._parser(),
+    "exporter": exporter.arguments.make_parser(),
+    "hotdelta": hotdelta.cli._parser(),
+}
+COMMAND_LINES = [
+    pytest.param(line.removeprefix("$ "), id=f"{block}: {line}")
+    for page in PAGES
+    for block in blocks_of(page)
+    if not block.info
+    for line in block.text.splitlines()
+    if line.removeprefix("$ ").split(" ")[0] in PARSERS
+]
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_a_command_line_is_understood(line: str) -> None:
+    command, *arguments = shlex.split(line)
+
+    PARSERS[command].parse_args(arguments)
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    options = set(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            options.update(*map(options_of, action.choices.values()))
+    return options
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_a_page_names_exists(page: Path) -> None:
+    known = set[str]().union(*map(options_of, PARSERS.values()))
+
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page.read_text())) <= known

@@ -1,0 +1,64 @@
+"""What is left out while TensorFlow is imported, what is not, and who decides."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+GREETING = (
+    "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    "I0000 00:00:1794828160.676918    4700 port.cc:153] oneDNN custom operations are on.\n"
+)
+
+
+def stderr_of(code: str, **variables: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    program = f"import os, sys\nfrom hotdelta.quiet_import import quiet_import\n{code}"
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, **variables},
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stderr
+
+
+BLOCK = f"""
+with quiet_import():
+    os.write(2, {GREETING.encode()!r})
+    print("W0000 a warning", os.environ["TF_CPP_MIN_LOG_LEVEL"], file=sys.stderr)
+os.write(2, b"I0000 after it\\n")
+"""
+
+
+@pytest.mark.parametrize("level", ["1", "2", "3"])
+def test_a_level_that_hides_information_hides_the_greeting_and_nothing_else(level: str) -> None:
+    said = stderr_of(BLOCK, TF_CPP_MIN_LOG_LEVEL=level)
+
+    assert said == f"W0000 a warning {level}\nI0000 after it\n"
+
+
+def test_without_a_level_errors_are_hidden_too() -> None:
+    assert stderr_of(BLOCK) == "W0000 a warning 3\nI0000 after it\n"
+
+
+def test_who_asks_for_everything_sees_the_greeting() -> None:
+    assert stderr_of(BLOCK, TF_CPP_MIN_LOG_LEVEL="0").startswith(GREETING)
+
+
+def test_last_words_before_an_abort_get_through() -> None:
+    said = stderr_of(
+        f"with quiet_import():\n os.write(2, {GREETING.encode()!r} + b'F0000 no AVX\\n')\n os.abort()"
+    )
+
+    assert said == "F0000 no AVX\n"
+
+
+def test_an_exception_leaves_standard_error_as_it_was() -> None:
+    said = stderr_of("with quiet_import():\n raise SystemExit('I0000 stopped')")
+
+    assert said == "I0000 stopped\n"
