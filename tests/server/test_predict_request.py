@@ -88,7 +88,7 @@ def test_a_malformed_request_is_refused_with_what_is_wrong(document: Any, proble
         (b'{"inputs": NaN}', "NaN and Infinity cannot be written"),
         (b'{"instances": [Infinity]}', "NaN and Infinity cannot be written"),
         (b"[" * 5000, "the body is not JSON"),
-        (gzip.compress(b'{"instances": [[1, 2]]}'), "the body is compressed"),
+        (gzip.compress(b'{"instances": [[1, 2]]}', mtime=0), "the body is compressed"),
     ],
 )
 def test_what_is_not_json_is_refused(body: bytes, problem: str) -> None:
