@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hotdelta import signatures as contract
@@ -115,8 +115,9 @@ class Applier:
             self._serving.publish(served)
         before.model.close()
         self.history.clear()
+        finished = self._finish(served, files.manifest, watch, rows=None)
         self._after_swap()
-        return self._finish(served, files.manifest, watch, rows=None)
+        return finished
 
     def _apply_staged(
         self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int | None = None
@@ -125,7 +126,7 @@ class Applier:
         model = before.model
         _require_staged(preimage, manifest.node)
         served = self._served(manifest, model)
-        with self._serving.exclusive(watch):
+        with self._freeing_torn(model), self._serving.exclusive(watch):
             # Nothing that may fail comes between the change and its name.
             served.applied_at = self._wall_clock()
             try:
@@ -154,7 +155,7 @@ class Applier:
             model.stage_rows(entries[0].preimage)
         version = Version(node.position, entries[-1].step, before.version.export_version)
         served = Served(model, node, version, entries[-1].origin, self._wall_clock(), before.lag_now())
-        with self._serving.exclusive(watch):
+        with self._freeing_torn(model), self._serving.exclusive(watch):
             try:
                 model.apply()
                 for entry in entries[1:]:
@@ -168,6 +169,15 @@ class Applier:
         self._serving.announce()
         event(logger, logging.INFO, "updates undone", position=node, updates=len(entries), **watch.stages)
         return served
+
+    @contextlib.contextmanager
+    def _freeing_torn(self, model: LiveModel) -> Iterator[None]:
+        """A model that is not served any more, because a change failed half-way, is freed when the gate is open."""
+        try:
+            yield
+        finally:
+            if self._serving.current is None:
+                model.close()
 
     @property
     def _live(self) -> Served:

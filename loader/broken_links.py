@@ -42,6 +42,7 @@ class BrokenLinks:
         self._broken: dict[_Key, _Broken] = {}
 
     def add(self, manifest: Manifest, error: HotdeltaError) -> None:
+        _let_go(error)
         now = self._clock()
         known = self._broken.get(_key(manifest))
         since = known.since if known else now
@@ -99,6 +100,15 @@ class BrokenLinks:
         manifest = item.manifest
         path = directory_of(self._run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
         return Refused(path, item.error.message, manifest.position)
+
+
+def _let_go(error: BaseException) -> None:
+    """What is kept for its words must not keep what was at hand when it was raised: models, arrays, bytes of files."""
+    at: BaseException | None = error
+    while at is not None:
+        earlier = at.__cause__ or at.__context__
+        at.__traceback__ = at.__cause__ = at.__context__ = None
+        at = earlier
 
 
 def _key(manifest: Manifest) -> _Key:

@@ -46,6 +46,11 @@ class ExportLoading:
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hotdelta-export-loader")
         self._loading: tuple[ExportVersion, Future[LoadedExport]] | None = None
 
+    @property
+    def version(self) -> ExportVersion | None:
+        """Which one is being loaded, or is loaded and was neither taken nor dropped."""
+        return self._loading[0] if self._loading is not None else None
+
     def load(self, version: ExportVersion, *, is_known: bool, is_urgent: bool) -> LoadedExport | None:
         """The model, when it is loaded; waits for it only when it is urgent. Raises ApplyError, DamagedError.
 

@@ -77,8 +77,20 @@ class ExportSwap:
             self._say_waiting(version, problem)
             if problem == _IS_LOADING:
                 break
+        else:
+            self._drop_unwanted()
         problems = self._exports.problems
         return f"no export can be served: {problems[0]}" if problems and served is None else reason
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a second model is there, or on its way, that is to take the place of the served one."""
+        return self._loading.version not in (None, self._version)
+
+    def _drop_unwanted(self) -> None:
+        """It vanished, or may not be served any more, while it was loaded."""
+        if self.is_loading and self._serving.current is not None:
+            self._loading.drop()
 
     def _is_barred(self, node: Node) -> bool:
         return self._chain.orders.is_barred(node) or node in self._chain.quarantine.nodes
@@ -91,6 +103,9 @@ class ExportSwap:
 
     def reload(self) -> str:
         """Load the served version once more, for an export that takes fulls only. Returns why it has to wait."""
+        if self.is_loading:
+            # It takes the full too. Loading one would drop the other, in turns for ever.
+            return "a newer export is being loaded"
         return self._swap_in(self._version) if self._version is not None else ""
 
     def forget_served(self) -> None:

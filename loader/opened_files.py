@@ -23,8 +23,15 @@ def opened_prefix(files: VerifiedFiles) -> Iterator[Path]:
             if file.role in SERVING_ROLES:
                 descriptor = open_listed(directory / file.name, file, position)
                 opened.callback(os.close, descriptor)
-                (links / file.name).symlink_to(f"/dev/fd/{descriptor}")
+                _link(links / file.name, descriptor, files)
         yield links / manifest.prefix
+
+
+def _link(path: Path, descriptor: int, files: VerifiedFiles) -> None:
+    try:
+        path.symlink_to(f"/dev/fd/{descriptor}")
+    except OSError as error:
+        raise unreadable(files.prefix, str(files.manifest.position), error) from error
 
 
 @contextlib.contextmanager

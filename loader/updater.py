@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from hotdelta.chain import Plan, RestoreFull
 from hotdelta.errors import ApplyError, HotdeltaError
 from hotdelta.logs import event
 from loader.chain_view import ChainView
@@ -132,7 +133,7 @@ class Updater:
         before = self._serving.current
         self._commands.run_waiting()
         if before is not None and self._serving.current is None:
-            self._reload_torn(before)
+            self._reload_torn()
 
     def _sleep(self) -> Look:
         """Until somebody says look, or the next poll, which looks at everything; lag lines are completed meanwhile.
@@ -182,15 +183,22 @@ class Updater:
     def _follow(self, served: Served) -> Condition:
         while True:
             found = self._chain.plan_from(served.node, served.model.metadata, self._follower.history.nodes)
+            if self._has_to_wait(found):
+                return Condition(State.FOLLOWING, "a full has to wait: a newer export is being loaded")
             is_done = self._follower.follow(found.steps, self._on_update)
             after = self._serving.current
             if after is None:
-                return self._reload_torn(served)
+                return self._reload_torn()
             if is_done:
                 return self._at_rest(after, found.problem)
             if self._chain.retry_reason or self._is_stopping.is_set() or self._commands.is_waiting:
                 return Condition(State.FOLLOWING, self._chain.retry_reason)
             served = after
+
+    def _has_to_wait(self, found: Plan) -> bool:
+        """A full may need a second model, and an export that is being loaded is one. What was ordered goes first."""
+        is_room_taken = self._exports.is_loading and self._chain.orders.pin is None
+        return is_room_taken and any(isinstance(step, RestoreFull) for step in found.steps)
 
     def _follow_fulls(self, served: Served) -> Condition:
         """Without the incremental subgraph a newer full is loaded beside: slower and larger, but nobody waits."""
@@ -222,8 +230,7 @@ class Updater:
             return Condition(State.WAITING, reason)
         return Condition(State.FOLLOWING)
 
-    def _reload_torn(self, torn: Served) -> Condition:
-        torn.model.close()
+    def _reload_torn(self) -> Condition:
         self._follower.history.clear()
         self._exports.forget_served()
         self._wake.look()

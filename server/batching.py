@@ -120,11 +120,17 @@ class Batcher:
             self._has_work.notify()
 
     def _run(self) -> None:
-        while batch := self._take():
-            # Who gave up meanwhile costs no call.
-            wanted = [job for job in batch if not job.future.done()]
-            if wanted:
-                self._deliver(self._answer(wanted))
+        while self._serve(self._take()):
+            # Nothing is held on to here: a thread that waits would keep its last batch, and the model that answered.
+            pass
+
+    def _serve(self, batch: Sequence[_Job]) -> bool:
+        """Whether there was anything to do."""
+        # Who gave up meanwhile costs no call.
+        wanted = [job for job in batch if not job.future.done()]
+        if wanted:
+            self._deliver(self._answer(wanted))
+        return bool(batch)
 
     def _take(self) -> list[_Job]:
         """The next batch; empty when it is time to stop."""

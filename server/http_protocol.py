@@ -148,8 +148,8 @@ class _JoiningTransport:
             self._transport.write(self._head)
         self._transport.close()
 
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def _without_upgrade(data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,25 @@ class TestBrokenLinks:
         assert broken.filter(self.listing).manifests == ()
         assert broken.filter(Listing()) == Listing()
         assert broken.filter(self.listing) == self.listing
+
+    def test_a_failure_is_remembered_without_what_was_at_hand(self, tmp_path: Path) -> None:
+        broken = BrokenLinks(tmp_path, late_seconds=5, clock=FakeClock())
+        at_hand: list[weakref.ref[object]] = []
+
+        def fail() -> None:
+            values = np.zeros(1)
+            at_hand.append(weakref.ref(values))
+            try:
+                raise OSError("out of memory")
+            except OSError as error:
+                raise damaged(retryable=False) from error
+
+        try:
+            fail()
+        except HotdeltaError as error:
+            broken.add(self.manifest, error)
+        assert [kept.message for _, kept in broken.final] == ["damaged"]
+        assert at_hand[0]() is None
 
 
 def test_lag_line_names_every_stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,10 +7,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from hotdelta.chain import Position
 from hotdelta.signatures import METADATA_FILE
 from loader import State
 from loader.export_watch import list_versions
+from loader.live_model import LiveModel
 from tests.loader.step_model import (
     LIMIT_SECONDS,
     Trainer,
@@ -20,6 +23,7 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
+    wait_until,
 )
 
 StartTrainer = Callable[[], Trainer]
@@ -63,6 +67,62 @@ def test_older_export_is_caught_up_before_it_takes_over(root: Path, train: Start
         assert status.node is not None
         assert status.node.position == newest
         assert_serves(loader, trainer.model)
+
+
+@pytest.fixture
+def held_back(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[Path]]:
+    """Every load but that of version 1 waits for the event; what was loaded, in order."""
+    may_load, loaded, load = threading.Event(), list[Path](), LiveModel.load
+
+    def load_late(path: Path, *, predict_threads: int = 0) -> LiveModel:
+        if loaded:
+            assert may_load.wait(LIMIT_SECONDS)
+        loaded.append(path)
+        return load(path, predict_threads=predict_threads)
+
+    monkeypatch.setattr(LiveModel, "load", load_late)
+    return may_load, loaded
+
+
+@pytest.mark.parametrize("is_incremental", [True, False], ids=["incremental", "fulls only"])
+def test_a_full_that_comes_while_an_export_is_loaded_makes_no_third_model(
+    root: Path, held_back: tuple[threading.Event, list[Path]], is_incremental: bool
+) -> None:
+    may_load, loaded = held_back
+    versions = root / "export"
+    if not is_incremental:
+        shutil.rmtree(versions)
+        export(root / "run", versions, save_incr_model=False)
+    with serving(root, full_diff_bytes=0) as loader:
+        wait_for_position(loader, Position(1, 2))
+        shutil.copytree(versions / "1", root / "copy")
+        (root / "copy").rename(versions / "2")
+        wait_until(lambda: loader._updater._exports.is_loading, "the load of version 2")
+        trainer = Trainer(root / "run", is_resuming=False)
+        full = trainer.train_full()
+        wait_for_status(loader, lambda status: "newer export is being loaded" in status.reason, "the wait")
+        may_load.set()
+        status = wait_for_status(loader, lambda status: status.export_version == 2, "version 2")
+        wait_for_position(loader, full)
+        trainer.close()
+        assert_serves(loader, trainer.model)
+    assert status.node is not None
+    assert loaded == [versions / "1", versions / "2"]
+
+
+def test_an_export_that_vanishes_while_it_is_loaded_is_in_nobodys_way(
+    root: Path, held_back: tuple[threading.Event, list[Path]]
+) -> None:
+    may_load, _ = held_back
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+        shutil.copytree(root / "export" / "1", root / "copy")
+        (root / "copy").rename(root / "export" / "2")
+        exports = loader._updater._exports
+        wait_until(lambda: exports.is_loading, "the load of version 2")
+        (root / "export" / "2").rename(root / "gone")
+        wait_until(lambda: not exports.is_loading, "nobody wants version 2")
+        may_load.set()
 
 
 def test_export_that_cannot_reach_the_live_position_has_to_wait(root: Path, train: StartTrainer) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import ApplyDelta, Position, Step
+from hotdelta.chain import ApplyDelta, Node, Position, Step
 from hotdelta.errors import ApplyError, DamagedError
 from loader import delta_staging
 from loader.applier import FollowLimits
@@ -87,6 +87,27 @@ def test_delta_that_is_refused_at_the_last_moment_leaves_the_old_state(root: Pat
     assert (outputs["users"].tobytes(), version) == (before, served.version)
     assert follow(view_of(root), serving, ApplyDelta(delta), full_diff_bytes=0)
     assert serving.predict(SIGNATURE, {"ids": [1]})[1].position == delta.position
+
+
+class TornModel(LiveModel):
+    """Its applies fail in the middle, so that it does not hold the state before any more."""
+
+    def apply(self) -> None:
+        raise ApplyError("out of memory")
+
+    def holds(self, node: Node) -> bool:
+        return False
+
+
+def test_model_that_an_update_left_half_way_is_freed(root: Path) -> None:
+    trainer = Trainer(root / "run")
+    delta = find_commit(root / "run", trainer.train([1, 2, 3]))
+    trainer.close()
+    model = TornModel.load(root / "export" / "1")
+    with serving_with(model) as serving:
+        assert not follow(view_of(root), serving, ApplyDelta(delta), full_diff_bytes=0)
+        assert serving.current is None
+        assert model.signatures == (), "it is closed"
 
 
 def test_waiting_for_a_position_ends_when_time_is_up(serving: Serving) -> None:

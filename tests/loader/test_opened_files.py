@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -105,3 +106,16 @@ def test_without_room_for_names_a_full_waits(
     with pytest.raises(DamagedError, match="No such file") as caught, opened_prefix(files):
         pass
     assert caught.value.retryable
+
+
+def test_without_room_for_links_a_full_waits(
+    files: VerifiedFiles, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "symlink_to", fail)
+    with pytest.raises(DamagedError, match="No space left") as caught, opened_prefix(files):
+        pass
+    assert caught.value.retryable
+    assert list(temporary.iterdir()) == []

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -181,6 +183,22 @@ def test_a_fault_that_nobody_translated_is_an_error_of_the_model_and_not_the_end
             with pytest.raises(PredictionError, match="ZeroDivisionError"):
                 await ask(batcher, 1, signature="broken")
             assert scores([await ask(batcher, 2)]) == [[2]]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("number", [1, 100], ids=["answered", "refused"])
+def test_a_thread_that_waits_holds_on_to_nothing(number: int) -> None:
+    """The frames of an error, for one, hold the model that raised it."""
+
+    async def scenario() -> None:
+        async with batching(FakeModel()) as batcher:
+            ids = np.array([[number, 0]])
+            asked = weakref.ref(ids)
+            with contextlib.suppress(RequestError):
+                await batcher.predict("serving_default", {"ids": ids})
+            del ids
+            await until(lambda: gc.collect() >= 0 and asked() is None)
 
     asyncio.run(scenario())
 
