@@ -39,6 +39,21 @@ def index_dtype(node: Any) -> tf.DType:
     return tf.as_dtype(node.attr["Tidx" if node.op in SEGMENT_LOOKUPS else "Tindices"].type)
 
 
+def has_gather_ids(node: Any) -> bool:
+    """Whether the ids of a node that gathers are of a dtype that variables are gathered by too."""
+    return index_dtype(node) in (tf.int32, tf.int64)
+
+
+def producer_of(reference: str) -> str:
+    """The name of the node that an input of another is an output of, or that the other waits for."""
+    return reference.removeprefix("^").partition(":")[0]
+
+
+def waits(node: Any) -> list[str]:
+    """The inputs that are no values: nodes that have to run before this one."""
+    return [reference for reference in node.input if reference.startswith("^")]
+
+
 def is_zero(node: Any) -> bool:
     return bool(node.op == "Const" and not tf.make_ndarray(node.attr["value"].tensor).any())
 

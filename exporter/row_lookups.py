@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from exporter.handle_uses import Use
@@ -19,15 +18,20 @@ from exporter.node_definitions import (
     SEGMENT_LOOKUPS,
     batch_dims,
     copy_of,
+    has_gather_ids,
     index_dtype,
     is_zero,
     make_node,
+    producer_of,
+    waits,
 )
-from exporter.signature_graph import Body, SignatureGraph, producer_of
+from exporter.signature_graph import Body, SignatureGraph
 from exporter.unused_reads import without_unused_reads
 
 _WHOLE_READS = frozenset({"ReadVariableOp", "DisableCopyOnRead"})
+_GATHERS = frozenset({"Gather", "GatherV2", "GatherNd"})
 _PASSES_ON = frozenset({"Identity", "StopGradient", "PreventGradient", "Cast"})
+_REFUSES_BAD_IDS = (b"", b"DEFAULT")
 
 
 def gather_rows(graph: SignatureGraph, table_uses: Iterable[Use]) -> bool:
@@ -75,11 +79,11 @@ def _look_up_in(body: Body, reads: set[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A read of a whole table and the dtypes that its value was cast to on the way to a look-up."""
+    """A read of a whole table that a look-up looks up in: what came before it, and how the value was cast."""
 
     handle: str
     dtype: tf.DType
-    controls: tuple[str, ...]
+    waits: tuple[str, ...]
     casts: tuple[tf.DType, ...]
 
 
@@ -101,42 +105,56 @@ class _Lookups:
         self.is_changed = True
         if node.op == "Shape":
             dtype = tf.as_dtype(node.attr["out_type"].type) if "out_type" in node.attr else tf.int32
-            yield make_node(node.name, "VariableShape", [read.handle, *read.controls], out_type=dtype)
+            yield make_node(node.name, "VariableShape", [read.handle, *read.waits], out_type=dtype)
         elif node.op in SEGMENT_LOOKUPS:
             yield from self._segments(node, read)
         else:
             yield from self._rows(node, read, node.name)
 
     def _is_lookup(self, node: Any) -> bool:
+        """Whether there is an operation on variables that does the same."""
+        if node.op == "Shape":
+            return True
+        if node.op not in _GATHERS | SEGMENT_LOOKUPS or not has_gather_ids(node):
+            return False
         if node.op == "GatherV2":
-            axis = self._nodes.get(producer_of(node.input[2]))
+            axis = self._axis(node)
             return axis is not None and is_zero(axis) and not batch_dims(node)
-        return node.op in {"Gather", "GatherNd", "Shape"} or node.op in SEGMENT_LOOKUPS
+        return "bad_indices_policy" not in node.attr or node.attr["bad_indices_policy"].s in _REFUSES_BAD_IDS
 
     def _read_by(self, lookup: Any) -> _Read | None:
         casts: list[tf.DType] = []
+        awaited = [*waits(lookup), *self._waits_of_axis(lookup)]
         node = self._nodes.get(producer_of(lookup.input[0]))
         while node is not None and node.op in _PASSES_ON:
+            awaited += waits(node)
             if node.op == "Cast":
+                if "Truncate" in node.attr and node.attr["Truncate"].b:
+                    return None
                 casts.append(tf.as_dtype(node.attr["DstT"].type))
             node = self._nodes.get(producer_of(node.input[0]))
         if node is None or node.name not in self._reads:
             return None
         dtype = tf.as_dtype(node.attr["dtype"].type)
-        return _Read(node.input[0], dtype, tuple(node.input[1:]), tuple(reversed(casts)))
+        awaited += waits(node)
+        return _Read(node.input[0], dtype, tuple(dict.fromkeys(awaited)), tuple(reversed(casts)))
+
+    def _axis(self, gather: Any) -> Any:
+        return self._nodes.get(producer_of(gather.input[2]))
+
+    def _waits_of_axis(self, lookup: Any) -> list[str]:
+        """Under tf.control_dependencies the axis may be what waits, and the look-up only waits for the axis."""
+        return waits(self._axis(lookup)) if lookup.op == "GatherV2" else []
 
     def _segments(self, node: Any, read: _Read) -> Iterator[Any]:
         """First the rows, then the sums of them as they lie: the same additions in the same order."""
         name, reference = node.name, self._body.reference
         yield from self._rows(node, read, f"{name}/rows")
         size = make_node(f"{name}/size", "Size", [node.input[1]], T=index_dtype(node), out_type=tf.int32)
-        first, step = (
-            make_node(
-                f"{name}/{what}", "Const", [], dtype=tf.int32, value=tf.make_tensor_proto(np.int32(value))
-            )
-            for what, value in (("first", 0), ("step", 1))
-        )
-        limits = [reference(each.name) for each in (first, size, step)]
+        # Constants would not be of the loop of TensorFlow 1 that the node may be in.
+        first = make_node(f"{name}/first", "ZerosLike", [reference(size.name)], T=tf.int32)
+        step = make_node(f"{name}/step", "OnesLike", [reference(size.name)], T=tf.int32)
+        limits = [reference(first.name, "y"), reference(size.name), reference(step.name, "y")]
         every = make_node(f"{name}/every", "Range", limits, Tidx=tf.int32)
         yield from (size, first, step, every)
         summed = copy_of(node)
@@ -146,8 +164,7 @@ class _Lookups:
 
     def _rows(self, node: Any, read: _Read, name: str) -> Iterator[Any]:
         gathered = f"{name}/gathered" if read.casts else name
-        controls = [*read.controls, *(each for each in node.input if each.startswith("^"))]
-        inputs = [read.handle, node.input[1], *dict.fromkeys(controls)]
+        inputs = [read.handle, node.input[1], *read.waits]
         attributes = {"dtype": read.dtype, "Tindices": index_dtype(node)}
         if node.op == "GatherNd":
             yield make_node(gathered, "ResourceGatherNd", inputs, **attributes)

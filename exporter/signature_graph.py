@@ -92,7 +92,11 @@ class SignatureGraph:
         return [self.bodies[name] for name in dict.fromkeys(each.name for each in functions) if name]
 
     def trace(self) -> Any:
-        """The signature as its bodies now say, with the inputs, outputs and captures of the one that was given."""
+        """The signature as its bodies now say, with the inputs, outputs and captures of the one that was given.
+
+        It can be saved, and what is loaded again can be called. It cannot be called in this process: the functions
+        that it calls are in its graph alone, and not among those that TensorFlow knows for eager execution.
+        """
         graph = self._function.graph
         definition = _with_new_names(self._definition)
         specs = tf.nest.flatten(self._function.structured_input_signature)
@@ -114,10 +118,6 @@ def tensor_of(reference: str) -> Tensor:
     """Of `node`, `node:1` (in a graph) or `node:output:1` (in a function, where each output has a name of its own)."""
     name, _, rest = reference.partition(":")
     return name, int(rest.rpartition(":")[2] or 0)
-
-
-def producer_of(reference: str) -> str:
-    return reference.removeprefix("^").partition(":")[0]
 
 
 def _body_of(function: Any) -> Body:

@@ -11,11 +11,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, cast
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _ERRORS_HIDDEN = "3"
+_PATIENCE = 1.0
 _GREETINGS = (b"I0000 ", b"WARNING: All log messages before absl::InitializeLog() ")
 
 
@@ -36,14 +37,18 @@ def _stderr_without_greetings() -> Iterator[None]:
     # Isolated, it is there in 20 ms; in a session of its own Ctrl-C does not end it before us.
     program = [sys.executable, "-I", "-S", __file__]
     try:
-        with subprocess.Popen(
+        sieve = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, start_new_session=True
-        ) as sieve:
-            os.dup2(cast(IO[bytes], sieve.stdin).fileno(), 2)
+        )
+        with cast(IO[bytes], sieve.stdin) as into_sieve:
+            os.dup2(into_sieve.fileno(), 2)
             try:
                 yield
             finally:
                 os.dup2(stderr, 2)
+        # What the block has started and left running still writes to it: then it ends with that, and not now.
+        with suppress(subprocess.TimeoutExpired):
+            sieve.wait(_PATIENCE)
     finally:
         os.close(stderr)
 

@@ -58,6 +58,14 @@ def test_last_words_before_an_abort_get_through() -> None:
     assert said == "F0000 no AVX\n"
 
 
+def test_a_process_that_stays_is_not_waited_for() -> None:
+    starts = "import subprocess\n"
+    starts += "with quiet_import():\n stays = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)\n"
+    said = stderr_of(starts + "print('imported', stays.poll(), file=sys.stderr)\nstays.kill()")
+
+    assert said == "imported None\n"
+
+
 def test_an_exception_leaves_standard_error_as_it_was() -> None:
     said = stderr_of("with quiet_import():\n raise SystemExit('I0000 stopped')")
 

@@ -70,6 +70,11 @@ def _clipped(model: Lookups, ids: tf.Tensor) -> tf.Tensor:
     return tf.gather(model.variable, tf.minimum(ids, rows - 1))
 
 
+def _truncated(model: Lookups, ids: tf.Tensor) -> tf.Tensor:
+    halves = tf.raw_ops.Cast(x=model.variable.read_value(), DstT=tf.bfloat16, Truncate=True)
+    return tf.gather(halves, ids)
+
+
 LOOKUPS: dict[str, Case] = {
     "layer": lambda model, ids: model.items(ids),
     "cond": lambda model, ids: ops.cond(tf.size(ids) > 1, lambda: model.items(ids), lambda: model.items(ids)),
@@ -124,6 +129,11 @@ WHOLE_READS: dict[str, Case] = {
     "columns": lambda model, ids: tf.gather(model.items.embeddings, ids[:2] % WIDTH, axis=1),
     "slice": lambda model, _: model.items.embeddings[2:5],
     "value_in_map": lambda model, ids: _in_map(tf.convert_to_tensor(model.items.embeddings), ids),
+    "bad_ids_ignored": lambda model, ids: tf.gather_nd(
+        model.items.embeddings, ids[:, tf.newaxis], bad_indices_policy="IGNORE"
+    ),
+    "short_ids": lambda model, ids: tf.gather(model.items.embeddings, tf.cast(ids, tf.int16)),
+    "truncated": _truncated,
     "recompute_grad": lambda model, ids: tf.recompute_grad(model.items)(ids),
 }
 

@@ -101,6 +101,90 @@ def test_an_id_that_a_part_does_not_have_is_an_error_in_a_branch_too(tmp_path: P
         graph.call("serving_default", {"ids": [0, 1, ROWS]})
 
 
+def waiting_lookup(table: Any, ids: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_less(ids[0], tf.constant(10, tf.int64))]):
+        return look_up(table, ids)
+
+
+def lookup_in_what_waits(table: Any, ids: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_less(ids[1], tf.constant(10, tf.int64))]):
+        value = tf.identity(table)
+    return tf.gather(value, ids)
+
+
+def segments_of_waiting_cast(table: Any, ids: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_less(ids[2], tf.constant(10, tf.int64))]):
+        value = tf.cast(tf.convert_to_tensor(table), tf.float64)
+    return tf.cast(tf.sparse.segment_sum(value, ids, [0, 1, 2]), tf.float32)
+
+
+def waiting_gather_in_cast(table: Any, ids: Any) -> Any:
+    value = tf.cast(tf.convert_to_tensor(table), tf.float64)
+    with tf.control_dependencies([tf.debugging.assert_less(ids[2], tf.constant(10, tf.int64))]):
+        return tf.gather(value, ids)
+
+
+WAITING: dict[str, Case] = {
+    "of look-up": waiting_lookup,
+    "of value": lookup_in_what_waits,
+    "in loop": in_loop(in_cond(lookup_in_what_waits)),
+    "of cast": segments_of_waiting_cast,
+    "of gather in cast": waiting_gather_in_cast,
+}
+# The value of a reference would be read outside of the loop.
+WAITING_OF_RESOURCES = WAITING | {"of cast in loop": in_loop(segments_of_waiting_cast)}
+
+
+@pytest.mark.parametrize("use_resource, cases", [(True, WAITING_OF_RESOURCES), (False, WAITING)])
+def test_what_a_look_up_waits_for_still_refuses_requests(
+    tmp_path: Path, use_resource: bool, cases: dict[str, Case]
+) -> None:
+    with new_graph():
+        table, ids = build(use_resource, parts=1)
+        answers = {name: case(table, ids) for name, case in cases.items()}
+        signatures = {
+            name: GraphSignature({"ids": ids}, {"answer": answer}) for name, answer in answers.items()
+        }
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            expected = session.run(answers, {ids: [1, 2, 3]})
+            path = export_session(session, signatures, tmp_path / "export", INCREMENTAL)
+    with LoadedGraph(path) as graph:
+        for name in cases:
+            answer = graph.call(name, {"ids": [1, 2, 3]})["answer"]
+            assert answer.tobytes() == expected[name].tobytes(), name
+            with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
+                graph.call(name, {"ids": [20, 20, 20]})
+
+
+def test_what_reads_of_parts_wait_for_still_refuses_requests(tmp_path: Path) -> None:
+    with new_graph():
+        table, ids = build(use_resource=True, parts=3)
+        with tf.control_dependencies([tf.debugging.assert_less(ids[0], tf.constant(10, tf.int64))]):
+            values = [tf.identity(part) for part in table]
+        answer = look_up(table, ids) + tf.add_n([tf.reduce_sum(value) for value in values])
+        signature = GraphSignature({"ids": ids}, {"answer": answer})
+        options = ExportOptions(save_incr_model=True, allow_whole_table_reads=("table",))
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            path = export_session(session, {"serving_default": signature}, tmp_path / "export", options)
+    with LoadedGraph(path) as graph:
+        graph.call("serving_default", {"ids": [1, 2, 3]})
+        with pytest.raises(tf.errors.InvalidArgumentError, match="assert"):
+            graph.call("serving_default", {"ids": [20, 2, 3]})
+
+
+def test_ids_that_variables_are_not_gathered_by_are_refused_by_the_name_of_the_table(tmp_path: Path) -> None:
+    with new_graph():
+        table, ids = build(use_resource=True, parts=1)
+        answer = tf.gather(tf.convert_to_tensor(table), tf.cast(ids, tf.int16))
+        signatures = {"serving_default": GraphSignature({"ids": ids}, {"answer": answer})}
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            with pytest.raises(ConfigurationError, match="reads all of table 'table'"):
+                export_session(session, signatures, tmp_path / "export", INCREMENTAL)
+
+
 @pytest.mark.parametrize("wrap", [lambda case: case, in_cond], ids=["plain", "cond"])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_reading_a_whole_table_is_refused_by_its_name(
