@@ -68,7 +68,10 @@ def load_vars(
         waiting = find_waiting(model, unknown)
         unexpected = [key for key in unknown if key not in waiting]
         fit = compare(
-            [held.info for held in chosen], saved.variables, unexpected, _find_other_rules(state, saved)
+            [held.info for held in chosen],
+            saved.variables,
+            unexpected,
+            _find_other_rules(state, chosen, saved),
         )
         if strict:
             refuse_misfit(fit, state.description)
@@ -135,10 +138,17 @@ def _unknown(state: ModelState, saved: SavedState, predicate: Predicate | None) 
     )
 
 
-def _find_other_rules(state: ModelState, saved: SavedState) -> list[str]:
-    """Whatever was asked for: which variables have a row for each word is not known."""
+def _find_other_rules(state: ModelState, chosen: Sequence[HeldVariable], saved: SavedState) -> list[str]:
+    """Unless nothing that was asked for can have a row for each word: that is not only tables, but weights of words."""
     rules = from_document(saved.id_rules)
-    return find_other_rules(state.read_id_rules(), rules) if rules else []
+    fewest = min((rule.words for rule in rules.values()), default=0)
+    if not rules or not any(saved.has_rows(held.key) or _rows(held) >= fewest for held in chosen):
+        return []
+    return find_other_rules(state.read_id_rules(), rules)
+
+
+def _rows(held: HeldVariable) -> int:
+    return held.info.shape[0] if held.info.shape else 0
 
 
 def _write(chosen: Iterable[HeldVariable], saved: SavedState, fitting: Collection[str]) -> None:

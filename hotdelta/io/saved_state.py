@@ -30,8 +30,9 @@ Array = npt.NDArray[Any]
 
 
 class SavedState:
-    """The variables of a full and the deltas after it. A context manager: it keeps the files open.
+    """The variables of a full and the deltas after it. A context manager.
 
+    Unless they are held, files are open only while they are read: there may be more than a process may open.
     `id_rules`: what the save says of how ids were made, as it is written there; empty when it says nothing.
     """
 
@@ -39,6 +40,7 @@ class SavedState:
         """`manifests`: the full first, then the deltas in order."""
         self.newest = manifests[-1]
         self._stack = ExitStack()
+        self._is_held = False
         self._readers = [
             self._stack.enter_context(BundleReader(directory_of(directory, manifest.kind), manifest.prefix))
             for manifest in manifests
@@ -72,10 +74,17 @@ class SavedState:
                 value[ids] = reader.map_bytes(key + names.ROWS_SUFFIX).view(dtype).reshape(-1, *shape[1:])
             elif _has_value(reader, key):
                 value.reshape(-1).view(np.uint8)[:] = reader.map_bytes(key + names.VALUE_SUFFIX)
+            if not self._is_held:
+                reader.close()
         return value
+
+    def has_rows(self, key: str) -> bool:
+        """Whether it is a table of which deltas carry rows, or a slot of one."""
+        return any(_is_of(key, table) for table in self.newest.tables)
 
     def hold(self) -> None:
         """Open every file now: what is read later does not depend on its name being there."""
+        self._is_held = True
         for reader in self._readers:
             for name, entry in reader.entries.items():
                 if not entry.is_sliced:
@@ -142,7 +151,7 @@ class SavedState:
 
     def _describe(self, key: str, entry: BundleEntry, parameters: set[str]) -> VariableInfo:
         variable_class = VariableClass.PARAMETER if key in parameters else VariableClass.PERSISTABLE
-        owners = [table for table in self.newest.tables if table == key or _is_slot_of(key, table)]
+        owners = [table for table in self.newest.tables if _is_of(key, table)]
         record = self.newest.tables[max(owners, key=len)] if owners else None
         return VariableInfo(
             key,
@@ -175,3 +184,7 @@ def _has_value(reader: BundleReader, key: str) -> bool:
 def _is_slot_of(key: str, table: str) -> bool:
     """Keras names the slot before its table, TF1 after it."""
     return key.endswith(f"/{table}") or key.startswith(f"{table}/")
+
+
+def _is_of(key: str, table: str) -> bool:
+    return key == table or _is_slot_of(key, table)

@@ -10,6 +10,7 @@ import keras
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
+from hotdelta.keras.id_rules import model_id_rules, rule_sources
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed
@@ -25,6 +26,7 @@ class Attachment:
         self.binding: ModelBinding | None = None
         self._options = options
         self._trainer: ChainTrainer | None = None
+        self._rule_sources: dict[str, Any] = {}
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
@@ -65,6 +67,15 @@ class Attachment:
         if self.binding is None or not self.binding.is_of(model):
             self._rebind(model)
 
+    def follow_id_rules(self) -> None:
+        """When a layer got another vocabulary: go on with one that only grew. Raises ConfigurationError for others."""
+        if self.binding is None:
+            return
+        sources = rule_sources(self.binding.model)
+        if any(source is not self._rule_sources.get(key) for key, source in sources.items()):
+            self.trainer.follow_id_rules(model_id_rules(self.binding.model))
+            self._rule_sources = sources
+
     def _rebind(self, model: keras.Model) -> None:
         before = self.binding.variables_by_key() if self.binding else {}
         binding = bind(model, self._options)
@@ -84,6 +95,7 @@ class Attachment:
 
     def _hold(self, binding: ModelBinding, trainer: ChainTrainer) -> None:
         self.binding, self._trainer = binding, trainer
+        self._rule_sources = rule_sources(binding.model)
         # Traces that are there already belong to the training function that was just thrown away.
         self._checked = weakref.WeakSet(binding.row_wise.traced_graphs if binding.row_wise else ())
         for table in binding.variables.tables:

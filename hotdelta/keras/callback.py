@@ -111,6 +111,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         then a first full has been written. fit calls this itself when you did not.
         """
         self._attach(model)
+        self._attachment.follow_id_rules()
         return self.resumed
 
     def register_state(
@@ -173,6 +174,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         self._attach(self.model)
+        self._attachment.follow_id_rules()
         self._signals.start(fit_hooks.is_in_fit)
         fit_hooks.call_when_step_raises(self.model, self._end_failed_fit)
 

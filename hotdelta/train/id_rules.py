@@ -7,15 +7,20 @@ of a rule, not the rule. A vocabulary is read when it is asked for and never kep
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from blake3 import blake3
 
 from hotdelta.errors import ManifestError
+from hotdelta.logs import event
+
+logger = logging.getLogger(__name__)
 
 REMEDY = (
     "give each lookup layer the vocabulary that it was saved with (new words only at its end) before loading"
@@ -32,14 +37,20 @@ class SavedIdRule:
 
 @dataclass(frozen=True, slots=True)
 class IdRule:
-    """A rule of a live model. `read`: its words in the order of their ids, or all that decides how ids are computed."""
+    """A rule of a live model. `read`: its words in the order of their ids, or all that decides how ids are computed.
+
+    What `read` returns can be written as JSON.
+    """
 
     saved: SavedIdRule
     read: Callable[[], Any]
 
     @classmethod
-    def of(cls, read: Callable[[], Any]) -> IdRule:
+    def of(cls, read: Callable[[], Any]) -> IdRule | None:
+        """None when there is nothing to read: it makes no ids, or none yet."""
         content = read()
+        if content is None:
+            return None
         words = len(content) if isinstance(content, list) else 0
         return cls(SavedIdRule(_digest(content), words), read)
 
@@ -51,14 +62,14 @@ class IdRule:
 
 
 def _digest(content: Any) -> str:
-    return blake3(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+    return blake3(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def find_other_rules(rules: Mapping[str, IdRule], saved: Mapping[str, SavedIdRule]) -> list[str]:
     """One line for each rule of the model under which saved rows belong to others than when they were saved.
 
-    A layer that has another name now fits when its rule does. What only one of the two has proves nothing: words may
-    have been looked up outside of the model then, or now.
+    A layer that has another name now fits when its rule does; that two of them changed places is not seen. What only
+    one of the two has proves nothing: words may have been looked up outside of the model then, or now.
     """
     renamed = {key: rule for key, rule in saved.items() if key not in rules}
     lines = []
@@ -91,15 +102,34 @@ def from_document(document: Any) -> dict[str, SavedIdRule]:
         raise ManifestError(f"how ids were made cannot be read: {error!r}") from error
 
 
-def words_of(layer: Any) -> list[str]:
-    """The vocabulary of a Keras layer in the order of ids, with what stands for unknown words."""
-    return [str(word) for word in layer.get_vocabulary()]
+def words_of(layer: Any) -> list[str] | None:
+    """The vocabulary of a Keras layer in the order of ids, with what stands for unknown words.
+
+    None when it cannot tell: a layer of the user's own may raise anything before it has one.
+    """
+    try:
+        return [str(word) for word in layer.get_vocabulary()]
+    except Exception as error:  # noqa: BLE001
+        name = getattr(layer, "name", type(layer).__name__)
+        event(
+            logger,
+            logging.WARNING,
+            "a vocabulary cannot be read; it is not checked",
+            layer=name,
+            reason=error,
+        )
+        return None
+
+
+def find_rules(readers: Iterable[tuple[str, Callable[[], Any]]]) -> dict[str, IdRule]:
+    """By the given keys, without what is no rule."""
+    return {key: rule for key, read in readers if (rule := IdRule.of(read)) is not None}
 
 
 def module_id_rules(module: tf.Module) -> dict[str, IdRule]:
     """Of the lookup layers and the constant lookup tables that a tf.Module holds, by the path of attributes."""
     holders = module._flatten(predicate=_has_id_rule, with_path=True)  # noqa: SLF001
-    return {"/".join(map(str, path)): IdRule.of(partial(_read, holder)) for path, holder in holders}
+    return find_rules(("/".join(map(str, path)), partial(_read, holder)) for path, holder in holders)
 
 
 def _has_id_rule(value: Any) -> bool:
@@ -111,10 +141,18 @@ def _read(holder: Any) -> Any:
     if hasattr(holder, "get_vocabulary"):
         return words_of(holder)
     if isinstance(holder, tf.lookup.StaticHashTable):
-        return _read_table(holder)
+        return _read_ids(holder)
     # A word that it does not know gets an id behind those that it knows: with one more of them, another id.
     known = [] if holder._table is None else _read_table(holder._table)  # noqa: SLF001
-    return {"known": known, "unknown": holder._num_oov_buckets}  # noqa: SLF001
+    return {"known": known, "unknown": int(holder._num_oov_buckets)}  # noqa: SLF001
+
+
+def _read_ids(table: tf.lookup.StaticHashTable) -> list[str] | None:
+    """None for what looks up no ids: words of ids, prices, or categories, which many items share."""
+    if not table.value_dtype.is_integer:
+        return None
+    values = table.export()[1].numpy()
+    return _read_table(table) if len(np.unique(values)) == len(values) else None
 
 
 def _read_table(table: Any) -> list[str]:

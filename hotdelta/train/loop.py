@@ -79,7 +79,8 @@ class DeltaWriter:
         table_keys = find_table_keys(tables, key_of)
         found_slots, rest = built_optimizer_state(optimizer, keyed)
         found_slots.extend(given_slots(slots or {}, keyed))
-        served, id_rules = model if serving_model is None else serving_model, id_rules_of(model)
+        id_rules = id_rules_of(model)
+        served = model if serving_model is None else serving_model
         served_rules = id_rules if served is model else id_rules_of(served)
         schema, publish = serving_graph(keyed, served, signatures, table_keys, served_rules)
         variables = assemble(

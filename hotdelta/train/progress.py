@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.id_rules import IdRule, find_other_rules
 from hotdelta.train.trainer_state import StateRegistry, TrainerState
 from hotdelta.train.variables import ModelVariables
 
@@ -26,7 +28,17 @@ class TrainingProgress:
         """From now on cuts are of this model: say what of it is trained, and by which rules it makes ids."""
         if variables.parameters is not None:
             self.state = self.state.with_parameters(variables.parameters)
-        self.state = self.state.with_id_rules({key: rule.saved for key, rule in variables.id_rules.items()})
+        self._describe_id_rules(variables.id_rules)
+
+    def follow_id_rules(self, rules: Mapping[str, IdRule]) -> None:
+        """From now on cuts say these rules. Raises ConfigurationError when ids mean other rows under them."""
+        other_rules = find_other_rules(rules, self.state.id_rules)
+        if other_rules:
+            raise other_model(": " + "; ".join(other_rules))
+        self._describe_id_rules(rules)
+
+    def _describe_id_rules(self, rules: Mapping[str, IdRule]) -> None:
+        self.state = self.state.with_id_rules({key: rule.saved for key, rule in rules.items()})
 
     def see(self, seconds: float) -> None:
         """The event time of the newest example only goes forward."""
@@ -38,3 +50,10 @@ class TrainingProgress:
         if trainers is not None:
             self.state = self.state.with_trainers(trainers)
         return self.state.to_json()
+
+
+def other_model(reason: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"the model is not the one that this chain was started with{reason}",
+        hint="give another model a directory, and a checkpoint callback, of its own",
+    )

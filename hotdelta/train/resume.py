@@ -106,7 +106,10 @@ def _refuse_to_start_over(run_dir: Path, listing: Listing, problems: Sequence[Ch
 
 
 class ResumeReader:
-    """The tensors of a resume point. A context manager: it keeps the files open."""
+    """The tensors of a resume point. A context manager.
+
+    It keeps no file of a delta open longer than it is read: there may be more of them than a process may open.
+    """
 
     def __init__(self, run_dir: Path, point: ResumePoint) -> None:
         self._run_dir = run_dir
@@ -198,7 +201,8 @@ class ResumeReader:
         for manifest, reader in deltas:
             rows, own_ids = item.key + names.ROWS_SUFFIX, item.key + names.IDS_SUFFIX
             if rows in reader.entries:
-                ids = reader.read(own_ids if own_ids in reader.entries else table.key + names.IDS_SUFFIX)
+                with reader:
+                    ids = reader.read(own_ids if own_ids in reader.entries else table.key + names.IDS_SUFFIX)
                 found.append(RowLink(self._run_dir, manifest, reader, rows, ids))
         return found
 
@@ -207,7 +211,8 @@ class ResumeReader:
         for reader in reversed(self._readers[1:]):
             entry = reader.entries.get(item.key + names.VALUE_SUFFIX)
             if entry is not None and entry.shape[0] == 1:
-                return _typed(reader.map_bytes(item.key + names.VALUE_SUFFIX), numpy_dtype, item.shape)
+                with reader:
+                    return _typed(reader.map_bytes(item.key + names.VALUE_SUFFIX), numpy_dtype, item.shape)
         return _typed(self._readers[0].map_bytes(item.key), numpy_dtype, item.shape)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from hotdelta.train.fetching import in_this_process
 from hotdelta.train.replicas import copies
 from hotdelta.train.sharded import (
     gather_sharded,
@@ -59,7 +60,8 @@ def write_whole(variable: tf.Variable, values: Array) -> None:
         write_remote(variable, values)
         return
     # Of an array, `assign` would make a copy before the copy that becomes the value.
-    tensor = tf.raw_ops.Identity(input=values)
+    with in_this_process():
+        tensor = tf.raw_ops.Identity(input=values)
     for copy in copies(variable):
         copy.assign(tensor)
 

@@ -113,10 +113,11 @@ class Saves:
         return self.position
 
     def finish(self) -> Position | None:
-        """Save everything up to now, a delta first; then finish the full in the making, or one that is due."""
+        """Save everything up to now, a delta first; then the full that is in the making, due or wanted."""
         self.save()
         self.finish_full()
-        return self.save_full() if self._clocks.full.is_due() else self.position
+        is_full_due = self._clocks.full.is_due() or self.is_full_wanted
+        return self.save_full() if is_full_due else self.position
 
     def finish_delta(self) -> None:
         self._pipeline.wait_for_delta()

@@ -18,6 +18,7 @@ from hotdelta.train.row_values import Array
 from hotdelta.train.server_threads import on_each_server
 from hotdelta.train.sharded import Shard, asking_servers, shards_of
 from hotdelta.train.stored_rows import RowLink, StoredRows
+from hotdelta.train.stored_values import read_bytes
 from hotdelta.train.variables import RowVariable
 
 READ_BYTES = 16 * 1024 * 1024
@@ -72,25 +73,25 @@ class ServerReading:
 
     def _load_rows(self, shard: Shard, rows: StoredRows) -> bool:
         """False when the server read something else than was verified."""
-        place = (rows.offset, len(rows.data), rows.file_bytes - rows.offset - len(rows.data))
+        place = (rows.offset, rows.size, rows.file_bytes - rows.offset - rows.size)
         raw, found = self._read(here(str(rows.path)), here(place, tf.int64))
-        if fetch(found) != self._expected(rows.data):
+        if fetch(found) != self._expected(rows):
             return False
         variable = shard.variable
         write = _writing(variable.dtype, tuple(variable.shape[1:]))
         fetch(write(variable.handle, here(rows.ids - shard.first), raw))
         return True
 
-    def _expected(self, data: Array) -> Array:
+    def _expected(self, rows: StoredRows) -> Array:
         with in_this_process():
-            return fetch(self._hash(tf.constant(data.tobytes())))
+            return fetch(self._hash(tf.constant(read_bytes(rows))))
 
 
 def _pieces(shard: Shard, stored: Sequence[StoredRows]) -> Iterator[StoredRows]:
     """Of every link in turn the rows of a shard, in parts of bounded size."""
     for rows in stored:
         mine = rows.between(shard.first, shard.first + shard.rows)
-        count = max(1, READ_BYTES * len(mine.ids) // max(1, len(mine.data)))
+        count = max(1, READ_BYTES * len(mine.ids) // max(1, mine.size))
         for first in range(0, len(mine.ids), count):
             yield mine.part(first, first + count)
 

@@ -13,12 +13,12 @@ from hotdelta.chain.bundle import BundleReader
 from hotdelta.chain.manifest import FileRecord, Manifest
 from hotdelta.chain.slice_key import row_slices
 from hotdelta.chain.verification import directory_of
-from hotdelta.train.row_values import Array, Ids
+from hotdelta.train.row_values import Ids
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRows:
-    """Rows of one variable that follow each other in a file: `data` are their bytes, from `offset` on.
+    """Rows of one variable that follow each other in a file: `size` bytes, from `offset` on.
 
     `ids` are the rows of the variable that they are, sorted.
     """
@@ -26,14 +26,13 @@ class StoredRows:
     path: Path
     file_bytes: int
     offset: int
-    data: Array
+    size: int
     ids: Ids
 
     def part(self, first: int, end: int) -> StoredRows:
         """Its rows from the `first`-th to before the `end`-th."""
-        row_bytes = len(self.data) // len(self.ids)
-        begin, data = first * row_bytes, self.data[first * row_bytes : end * row_bytes]
-        return replace(self, offset=self.offset + begin, data=data, ids=self.ids[first:end])
+        row_bytes, ids = self.size // len(self.ids), self.ids[first:end]
+        return replace(self, offset=self.offset + first * row_bytes, size=len(ids) * row_bytes, ids=ids)
 
     def between(self, first_id: int, end_id: int) -> StoredRows:
         first, end = np.searchsorted(self.ids, [first_id, end_id])
@@ -60,7 +59,7 @@ class RowLink:
             if part.size:
                 file = self._file(part.shard)
                 path = directory_of(self.run_dir, self.manifest.kind).absolute() / file.name
-                yield StoredRows(path, file.bytes, part.offset, self.reader.map_bytes(key), ids)
+                yield StoredRows(path, file.bytes, part.offset, part.size, ids)
             first = end
 
     def _file(self, shard: int) -> FileRecord:

@@ -1,7 +1,7 @@
 """Puts the rows of a variable together from the links of a chain: read, not mapped, in chunks that stay in the cache.
 
-Every link is written over the ones before it chunk by chunk, so that the table passes through memory once, however many
-links there are.
+Links are written over the ones before them chunk by chunk, so that the table passes through memory once for many links,
+not once for each. How many is bounded: a chain may have more files than a process may open.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hotdelta.train.stored_rows import RowLink, StoredRows
 
 CHUNK_BYTES = 8 * 1024 * 1024
 THREADS = min(4, os.cpu_count() or 1)
+OPEN_FILES = 64
 
 
 def read_rows(links: Sequence[RowLink], shape: tuple[int, ...], dtype: object) -> Array:
@@ -29,9 +30,20 @@ def read_rows(links: Sequence[RowLink], shape: tuple[int, ...], dtype: object) -
     values: Array = np.empty(shape, dtype)  # type: ignore[call-overload]
     stored = [rows for link in links for rows in link.stored()]
     count = max(1, CHUNK_BYTES * len(values) // max(1, values.nbytes))
-    with _opened(stored) as files, ThreadPoolExecutor(THREADS, "hotdelta-reading") as pool:
-        list(pool.map(partial(_fill, values, stored, files, count), range(0, len(values), count)))
+    with ThreadPoolExecutor(THREADS, "hotdelta-reading") as pool:
+        for first in range(0, len(stored), OPEN_FILES):
+            some = stored[first : first + OPEN_FILES]
+            with _opened(some) as files:
+                list(pool.map(partial(_fill, values, some, files, count), range(0, len(values), count)))
     return values
+
+
+def read_bytes(rows: StoredRows) -> bytes:
+    """What is stored of the rows. Raises DamagedError when the file changed."""
+    read = np.empty(rows.size, np.uint8)
+    with _opened([rows]) as files:
+        _read(files[rows.path], rows, read)
+    return read.tobytes()
 
 
 def _fill(

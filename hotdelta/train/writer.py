@@ -12,13 +12,12 @@ from typing import Any
 
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.position import Position
-from hotdelta.errors import ConfigurationError
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
-from hotdelta.train.id_rules import find_other_rules
+from hotdelta.train.id_rules import IdRule
 from hotdelta.train.job import Job
 from hotdelta.train.job_saves import JobSaves
-from hotdelta.train.progress import TrainingProgress
+from hotdelta.train.progress import TrainingProgress, other_model
 from hotdelta.train.resume import ResumePoint, find_resume_point
 from hotdelta.train.resume_load import describe_resumed, load_point
 from hotdelta.train.save_clock import SaveClocks
@@ -134,7 +133,7 @@ class ChainTrainer:
         state = load_point(self._chain.run_dir, point, variables, on_servers=self._on_servers)
         self._progress.resume(state, point.newest.watermark)
         # Otherwise what is served now could not be exported: deltas of its schema would follow no full of it.
-        self._saves.is_full_wanted = point.newest.schema != variables.schema.digest
+        self._saves.is_full_wanted = any(item.schema != variables.schema.digest for item in point.manifests)
         return describe_resumed(point, state)
 
     def rebind(
@@ -149,17 +148,18 @@ class ChainTrainer:
 
         The tables are written whole too: who trained them since the old optimizer went is not known.
         """
-        other_rules = find_other_rules(variables.id_rules, self.progress.id_rules)
-        if other_rules or variables.schema.digest != self.trackers.variables.schema.digest:
-            raise ConfigurationError(
-                "the model is not the one that this chain was started with",
-                hint="give another model a directory, and a checkpoint callback, of its own",
-            )
+        if variables.schema.digest != self.trackers.variables.schema.digest:
+            raise other_model()
+        self.follow_id_rules(variables.id_rules)
         self._saves.save()
         self._pipeline.drop_full()
         tables = frozenset(item.key for item in variables.row_variables)
         self._bind(variables, touched=touched, demanded=demanded, unsaved=unsaved | tables)
         self._saves.is_full_wanted = True
+
+    def follow_id_rules(self, rules: Mapping[str, IdRule]) -> None:
+        """Vocabularies may have got more words. Raises ConfigurationError when ids mean other rows now."""
+        self._progress.follow_id_rules(rules)
 
     def _bind(
         self,
@@ -223,7 +223,7 @@ class ChainTrainer:
         return self._saves.save_full()
 
     def finish(self) -> Position | None:
-        """Save everything up to now, a delta first; then finish the full in the making, or one that is due."""
+        """Save everything up to now, a delta first; then the full that is in the making, due or wanted."""
         return self._saves.finish()
 
     def close(self) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,13 +19,12 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.scan import Scanner
 from hotdelta.train import resume_load, server_resume
 from hotdelta.train.assembly import assemble
+from hotdelta.train.fetching import here
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.resume import ResumeReader, find_resume_point
 from hotdelta.train.resume_load import load_variables
 from hotdelta.train.row_values import read_whole
 from hotdelta.train.server_resume import ServerReading
-from hotdelta.train.stored_rows import RowLink
-from hotdelta.train.variables import RowVariable
 from tests.chain_replay import Values
 from tests.distributed.cluster import Cluster
 from tests.distributed.test_server_saves import IDS, ROWS, ShardedTraining, sharded
@@ -46,12 +45,15 @@ def write_chain(run_dir: Path, deltas: list[list[int]]) -> Values:
 class ReadingElsewhere(ServerReading):
     """Of servers that see another directory under the name of the coordinator's."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, seen_by_servers: Path) -> None:
         super().__init__()
-        self._run_dir = run_dir
+        read = self._read
 
-    def load(self, item: RowVariable, links: Sequence[RowLink]) -> str | None:
-        return super().load(item, [replace(link, run_dir=self._run_dir) for link in links])
+        def read_elsewhere(path: tf.Tensor, place: tf.Tensor) -> Any:
+            name = path.numpy().decode().replace(str(run_dir), str(seen_by_servers))
+            return read(here(name), place)
+
+        self._read = read_elsewhere
 
 
 def load(run_dir: Path, first_rows: tuple[int, ...], seen_by_servers: Path | None = None) -> Values:
@@ -64,7 +66,7 @@ def load(run_dir: Path, first_rows: tuple[int, ...], seen_by_servers: Path | Non
     assert point is not None
     with ResumeReader(run_dir, point) as reader, pytest.MonkeyPatch.context() as patch:
         if seen_by_servers:
-            patch.setattr(resume_load, "ServerReading", partial(ReadingElsewhere, seen_by_servers))
+            patch.setattr(resume_load, "ServerReading", partial(ReadingElsewhere, run_dir, seen_by_servers))
         load_variables(reader, variables, on_servers=frozenset({"table"}))
     return {"table": read_whole(table).tobytes(), SLOT: read_whole(slot).tobytes()}
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import hotdelta.io as hio
 from hotdelta.errors import ManifestError, ModelMismatchError
+from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.train import id_rules
 from hotdelta.train.trainer_state import TrainerState
 from tests.io.models import bits, different
@@ -114,6 +115,42 @@ def test_other_layers_that_make_ids_are_checked_as_well(saved: Any, other: Any, 
     hio.load_persistables(number_model(saved), tmp_path)
     with pytest.raises(ModelMismatchError, match="mean other rows"):
         hio.load_persistables(number_model(other), tmp_path)
+
+
+def test_all_boundaries_count_and_nothing_that_a_release_of_keras_may_add() -> None:
+    class NewHashing(keras.layers.Hashing):
+        def get_config(self) -> Any:
+            return {**super().get_config(), "added": True}
+
+    def rule(layer: Any) -> Any:
+        return next(iter(model_id_rules(number_model(layer)).values())).saved
+
+    def bucket_rule(boundaries: Any) -> Any:
+        layer = keras.layers.Discretization([1.0])
+        layer.bin_boundaries = boundaries
+        return rule(layer)
+
+    boundaries = np.arange(3000.0)
+    other = np.where(boundaries == 1500.0, 1500.5, boundaries)
+    assert bucket_rule(boundaries) == bucket_rule(list(boundaries))
+    assert bucket_rule(boundaries) != bucket_rule(other)
+    assert rule(NewHashing(6)) == rule(keras.layers.Hashing(6))
+
+
+def test_boundaries_that_are_not_adapted_yet_are_no_rule() -> None:
+    assert model_id_rules(number_model(keras.layers.Discretization(num_bins=3))) == {}
+
+
+def test_variables_that_cannot_have_a_row_for_each_word_are_loaded_with_any_vocabulary(
+    tmp_path: Path,
+) -> None:
+    saved, model = word_model(WORDS), word_model(WORDS[::-1], seed=2)
+    hio.save_persistables(saved, tmp_path)
+    assert hio.load_vars(model, tmp_path, ["score/bias"]).loaded == ("score/bias",)
+    slot = next(key for key in bits(saved) if key.endswith("/colours/embeddings"))
+    for may_have in ("score/kernel", slot):
+        with pytest.raises(ModelMismatchError, match="words: another vocabulary"):
+            hio.load_vars(model, tmp_path, [may_have])
 
 
 def test_a_position_of_a_chain_is_checked(tmp_path: Path) -> None:

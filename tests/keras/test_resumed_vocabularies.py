@@ -11,7 +11,10 @@ import pytest
 import tensorflow as tf
 
 from exporter import export_saved_model
+from hotdelta.chain.manifest import Kind
+from hotdelta.chain.scan import Scanner
 from hotdelta.errors import ConfigurationError, ModelMismatchError
+from hotdelta.train.writer import ChainTrainer
 from tests.keras.small_models import by_hand, manifests
 from tests.keras.word_models import word_model
 
@@ -58,6 +61,38 @@ def test_a_chain_does_not_go_on_with_another_vocabulary(tmp_path: Path) -> None:
             callback.resume(word_model(WORDS[::-1]))
 
 
+def test_a_vocabulary_that_grew_between_two_fits_is_the_one_that_is_saved(tmp_path: Path) -> None:
+    model, grown = word_model(WORDS), [*WORDS, "grey"]
+    with by_hand(tmp_path) as callback:
+        callback.resume(model)
+        model.get_layer("words").set_vocabulary(grown)
+        model.fit(tf.constant([WORDS]), np.ones((1, 1), np.float32), verbose=0, callbacks=[callback])
+    with pytest.raises(ModelMismatchError, match="its 4 words do not begin with those that were saved, 5 of"):
+        by_hand(tmp_path).resume(word_model(WORDS))
+    train(tmp_path, word_model(grown))
+
+
+def test_a_vocabulary_that_was_adapted_after_resume_is_the_one_that_is_saved(tmp_path: Path) -> None:
+    model = word_model(None)
+    with by_hand(tmp_path) as callback:
+        callback.resume(model)
+        model.get_layer("words").set_vocabulary(WORDS)
+        callback.resume(model)
+    with pytest.raises(ModelMismatchError, match="words: another vocabulary"):
+        by_hand(tmp_path).resume(word_model(WORDS[::-1]))
+    train(tmp_path, word_model(WORDS))
+
+
+def test_a_chain_does_not_go_on_when_words_change_places(tmp_path: Path) -> None:
+    model = word_model(WORDS)
+    with by_hand(tmp_path) as callback:
+        callback.resume(model)
+        model.get_layer("words").set_vocabulary(WORDS[::-1])
+        with pytest.raises(ConfigurationError, match="started with: words: another vocabulary"):
+            callback.resume(model)
+    train(tmp_path, word_model(WORDS))
+
+
 def test_every_link_says_which_vocabulary_it_has(tmp_path: Path) -> None:
     """Also the one that a resumed trainer writes, and one after the vocabulary grew."""
     for words in (WORDS, [*WORDS, "grey"]):
@@ -77,3 +112,22 @@ def test_model_with_more_words_is_exported_from_a_full_of_its_own(tmp_path: Path
     exported = tf.saved_model.load(str(export_saved_model(tmp_path / "run", tmp_path / "export")))
     (score,) = exported.signatures["serving_default"](word=tf.constant([["grey", "red", "blue"]])).values()
     np.testing.assert_array_equal(score, model(tf.constant([["grey", "red", "blue"]])))
+
+
+def test_full_of_a_model_with_more_words_is_not_forgotten_when_the_trainer_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path, word_model(WORDS), serving_graph=True)
+    grown = [*WORDS, "grey"]
+    with monkeypatch.context() as killed:
+        killed.setattr(ChainTrainer, "finish", ChainTrainer.save)
+        train(tmp_path, word_model(grown), serving_graph=True)
+    assert len(find_full_schemas(tmp_path)) == 1
+    train(tmp_path, word_model(grown), serving_graph=True)
+    assert find_full_schemas(tmp_path)[-1] == Scanner(tmp_path).scan().manifests[-1].schema
+    train(tmp_path, word_model(grown), serving_graph=True)
+    assert len(find_full_schemas(tmp_path)) == 2
+
+
+def find_full_schemas(run_dir: Path) -> list[str]:
+    return [item.schema for item in Scanner(run_dir).scan().manifests if item.kind is Kind.FULL]

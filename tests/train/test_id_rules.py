@@ -94,4 +94,21 @@ def test_another_vocabulary_of_a_module_is_another_schema_for_trainer_and_export
 def test_what_makes_no_ids_has_no_rule() -> None:
     module = Scorer(lookup=None)
     module.counts = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0)
+    module.names = _constant_table(tf.constant([0, 1, 2], tf.int64), WORDS, "")
+    module.prices = _constant_table(WORDS, [1.0, 2.0, 3.0], 0.0)
+    module.categories = _constant_table(WORDS, tf.constant([0, 1, 0], tf.int64), -1)
     assert module_id_rules(module) == {}
+
+
+def _constant_table(keys: Any, values: Any, default: Any) -> Any:
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), default)
+
+
+def test_vocabulary_that_cannot_be_read_yet_is_no_rule_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Late(tf.Module):
+        def get_vocabulary(self) -> list[str]:
+            raise RuntimeError("adapt first")
+
+    assert module_id_rules(Scorer(Late())) == {}
+    assert "a vocabulary cannot be read" in caplog.text
+    assert "adapt first" in caplog.text

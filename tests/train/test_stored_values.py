@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
+import hotdelta.io as hio
 from hotdelta.chain import names
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.scan import Scanner
@@ -14,6 +20,7 @@ from hotdelta.errors import DamagedError
 from hotdelta.train import stored_values
 from hotdelta.train.first_damage import first_damage
 from hotdelta.train.resume import ResumeReader, find_resume_point
+from tests.chain_replay import values_of
 from tests.train.small_training import ROWS, SmallTraining
 
 WHOLE_TABLE = range(ROWS)
@@ -35,6 +42,36 @@ def test_rows_are_exact_whatever_the_size_of_a_chunk(
     resumed.close()
     assert resumed.resumed is not None
     assert resumed.values() == training.values()
+
+
+@contextmanager
+def files_that_may_be_opened(count: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = {int(file.name) for file in Path("/proc/self/fd").iterdir()}
+    free = (number for number in itertools.count() if number not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, count, None)), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_chain_may_have_more_files_than_a_process_may_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_values, "OPEN_FILES", 4)
+    training = SmallTraining(tmp_path)
+    for _ in range(40):
+        training.train()
+        training.save()
+    training.close()
+    with files_that_may_be_opened(30):
+        resumed = SmallTraining(tmp_path, seed=9)
+        resumed.close()
+        variables = {"table": tf.Variable(tf.zeros((ROWS, 3)))}
+        hio.load_vars(variables, tmp_path, ["table"])
+    assert resumed.values() == training.values()
+    assert values_of(variables) == {"table": training.values()["table"]}
 
 
 def test_file_that_becomes_shorter_after_it_was_verified_is_damaged(tmp_path: Path) -> None:
