@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -41,8 +42,10 @@ class Fork:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
+        # It may have ended, and its end not yet be noted.
         if self.poll() is None:
-            self.send(signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                self.send(signal.SIGKILL)
         self.wait()
 
 
@@ -76,9 +79,10 @@ class Forks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for fork in self._started:
-            fork.kill()
-        self._process.communicate(timeout=LIMIT_SECONDS)
+        with ExitStack() as ends:
+            ends.callback(self._process.communicate, timeout=LIMIT_SECONDS)
+            for fork in self._started:
+                ends.callback(fork.kill)
 
 
 def serve_forks(tasks: Mapping[str, Callable[..., None]]) -> None:

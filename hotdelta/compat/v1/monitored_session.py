@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.cluster_tasks import awaited_servers, own_task
 from hotdelta.compat.v1.recording_hooks import RecordedTaskHook, RecordingHook, UnrecordedTaskHook
-from hotdelta.compat.v1.restoring import refresh_state_file
 from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule, refuse_chain
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
@@ -60,7 +59,6 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         scaffold = scaffold or Scaffold(incremental_save_restore=True)
         _check(checkpoint_dir, scaffold, schedule)
         if is_chief:
-            refresh_state_file(schedule.run_dir)
             chief_only_hooks.append(
                 CheckpointSaverHook(
                     checkpoint_dir or "",

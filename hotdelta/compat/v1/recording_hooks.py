@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
@@ -51,7 +52,8 @@ class RecordedTaskHook(tf.compat.v1.train.SessionRunHook):
 class UnrecordedTaskHook(tf.compat.v1.train.SessionRunHook):
     """For a task of a cluster without recorders: raises ConfigurationError when a chief writes deltas.
 
-    They would miss what this task updates. Looks before the first step, and beside each.
+    They would miss what this task updates. Looks before the first step, and beside each. After the last one the task is
+    no longer in anybody's way.
     """
 
     def __init__(self, task: str | None, *, is_chief: bool) -> None:
@@ -72,6 +74,11 @@ class UnrecordedTaskHook(tf.compat.v1.train.SessionRunHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         self._refuse(run_context.session, run_values.results)
+
+    def end(self, session: Any) -> None:
+        # A server that is gone has forgotten its list.
+        with suppress(tf.errors.AbortedError, tf.errors.UnavailableError):
+            self._roll.strike_off(session, self._task)
 
     def _refuse(self, session: Any, is_chief_recording: int) -> None:
         if is_chief_recording:

@@ -1,4 +1,4 @@
-"""Who of a cluster trains without recording: a list beside the first variable, which outlives chiefs and workers.
+"""Who of a cluster trains without recording: a list on a parameter server, which outlives chiefs and workers.
 
 A task that does not record enters itself, and then looks whether the chief writes deltas. The chief says that it does,
 and then looks who is entered. So one of the two always sees the other: the task ends, or deltas hold every row.
@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.compat.v1.recording import SCOPE
-from hotdelta.compat.v1.saved_variables import cpu_of
+from hotdelta.compat.v1.saved_variables import cpu_of, is_remote
 from hotdelta.logs import event
 
 v1 = tf.compat.v1
@@ -29,7 +29,7 @@ class RecordingRoll:
     """
 
     def __init__(self) -> None:
-        with tf.device(cpu_of(v1.global_variables()[0].device)), tf.control_dependencies(None):
+        with tf.device(_server()), tf.control_dependencies(None):
             roll = tf.raw_ops.MutableHashTableV2(
                 key_dtype=tf.string, value_dtype=tf.bool, shared_name=f"{SCOPE}/recording_roll"
             )
@@ -60,7 +60,13 @@ class RecordingRoll:
         self.strike_off(session, _CHIEF)
 
     def has_unrecorded(self, session: Any) -> bool:
-        """Whether rows may have been written without a flag since `begin`, or since this was last asked."""
+        """Whether rows may have been written without a flag since `begin`, or since this was last asked.
+
+        A task that leaves the roll has written until then, so it counts once more than it is found:
+
+            begin    task writes    asked: yes    task writes and leaves    asked: yes    asked: no
+            found                   found                                   before
+        """
         before, self._entered = self._entered, self._read(session)
         if self._entered:
             event(
@@ -75,3 +81,9 @@ class RecordingRoll:
 
     def _read(self, session: Any) -> set[str]:
         return {name.decode() for name in session.run(self._names)} - {_CHIEF}
+
+
+def _server() -> str:
+    """That of the first variable which a server holds: all tasks make the same variables in the same order."""
+    devices = [variable.device for variable in v1.global_variables()]
+    return cpu_of(next(filter(is_remote, devices), devices[0]))

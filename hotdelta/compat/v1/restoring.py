@@ -50,11 +50,32 @@ def find_point(save_path: str) -> ResumePoint | None:
 def refresh_state_file(run_dir: Path) -> None:
     """A crash may have come between a commit and the file by which TensorFlow finds it.
 
-    A checkpoint that somebody else wrote after the chain stays the newest: that is where training came to.
+    A checkpoint that somebody else wrote after the chain stays the newest: that is where training came to. One that was
+    saved by hand while the chain went on does not.
     """
     newest = tf.train.latest_checkpoint(str(run_dir))
-    if newest is None or not _is_foreign(newest):
+    if newest is None or not _is_foreign(newest) or not _is_chosen_last(newest, run_dir):
         state_file.refresh_fulls(run_dir, disk=Disk())
+
+
+def _is_chosen_last(foreign: str, run_dir: Path) -> bool:
+    """Whether the file that names a checkpoint of somebody else was written after everything that the chain has."""
+    manifests = Scanner(run_dir).scan().manifests
+    if not manifests:
+        return True
+    newest = manifests[-1]
+    committed = directory_of(run_dir, newest.kind) / names.manifest_name(newest.prefix)
+    # Not by the clocks of those who wrote them: one disk has both.
+    if (run_dir / names.STATE_FILE).stat().st_mtime_ns < committed.stat().st_mtime_ns:
+        return False
+    event(
+        logger,
+        logging.WARNING,
+        "a checkpoint of no chain was saved after the chain; training goes on from it",
+        checkpoint=foreign,
+        newest_of_chain=newest.position,
+    )
+    return True
 
 
 def _is_foreign(save_path: str) -> bool:

@@ -59,6 +59,7 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         )
         if schedule is not None:
             _check_configuration(schedule, scaffold, checkpoint_basename)
+            scaffold.chain_dir = schedule.run_dir
         elif getattr(scaffold, "incremental_save_restore", False):
             raise ConfigurationError(
                 "the scaffold records for deltas, but its CheckpointSaverHook has no interval for them",
@@ -125,6 +126,7 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
             self._save(session, step)
         for listener in self._listeners:
             listener.end(session, step)
+        _prepared(session).end_recording(session)
         self._chain.close()
         self._chain = None
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.open_chains import wait_for_writes
+from hotdelta.compat.v1.restoring import refresh_state_file
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.training_graph import watch_assigns
 from hotdelta.errors import ConfigurationError
@@ -14,7 +17,10 @@ v1 = tf.compat.v1
 
 
 class Scaffold(tf.compat.v1.train.Scaffold):
-    """tf.train.Scaffold. Every worker of a cluster finalizes its own, so that every worker records."""
+    """tf.train.Scaffold. Every worker of a cluster finalizes its own, so that every worker records.
+
+    `chain_dir` is where its CheckpointSaverHook, which only a chief has, writes a chain.
+    """
 
     _saver: Any
     _init_op: Any
@@ -23,10 +29,15 @@ class Scaffold(tf.compat.v1.train.Scaffold):
     def __init__(self, *args: Any, incremental_save_restore: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.incremental_save_restore = incremental_save_restore
+        self.chain_dir: Path | None = None
         if incremental_save_restore and self._saver is not None:
             require_incremental(self._saver)
 
     def finalize(self) -> Scaffold:
+        """Called before each Session is made and restored, also before one that takes the place of a lost one."""
+        if self.chain_dir is not None:
+            wait_for_writes(self.chain_dir)
+            refresh_state_file(self.chain_dir)
         graph = v1.get_default_graph()
         if graph.finalized:
             return self._finalized()

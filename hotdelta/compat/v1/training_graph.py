@@ -102,6 +102,11 @@ class TrainingGraph:
         if self.roll is not None:
             self.roll.begin(session)
 
+    def end_recording(self, session: Any) -> None:
+        """After the last save: others may train without recorders now."""
+        if self.roll is not None:
+            self.roll.deny(session)
+
     def mark_unrecorded(self, session: Any) -> None:
         """All rows are due when somebody may have written without recording since this was last asked."""
         if self.roll is not None and self.roll.has_unrecorded(session):

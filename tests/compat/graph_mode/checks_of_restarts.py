@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import tensorflow as stock
 
 import hotdelta.compat.v1 as tf
 from hotdelta.chain import Kind
+from hotdelta.compat.v1.recording_roll import RecordingRoll
 from hotdelta.errors import ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.local_cluster import LocalCluster, fresh_cluster
@@ -37,13 +39,14 @@ NOT_RECORDED = "this task does not record"
 def task(
     cluster: LocalCluster, directory: Path, *, number: int = 0, **options: Any
 ) -> Iterator[tuple[Any, Model]]:
-    """A Session of worker `number`; worker 0 is the chief. It is killed, and not closed, at the end."""
+    """A Session of worker `number`; worker 0 is the chief. It is killed at the end, unless it was closed."""
     with new_graph():
         with cluster.device():
             model = build_model(Build(parts=2), tf.train.AdagradOptimizer(0.1))
         session = monitored(directory, master=cluster.targets[number], is_chief=number == 0, **options)
         yield session, model
-        session._tf_sess().close()
+        if session._tf_sess() is not None:
+            session._tf_sess().close()
 
 
 def rows_changed(directory: Path) -> list[int]:
@@ -99,6 +102,26 @@ def test_a_worker_without_recorders_that_outlives_its_chief_ends_and_what_it_tra
     assert rows_changed(tmp_path) == [ROWS, ROWS, 1, 2]
 
 
+def test_tasks_that_end_leave_nothing_behind_for_the_next_training(tmp_path: Path) -> None:
+    cluster = fresh_cluster()
+    with task(cluster, tmp_path, **EVERY_STEP) as (session, model), session:
+        train(session, model, [[1]])
+    for number in (1, 0):
+        with task(cluster, tmp_path, number=number, **NO_DELTAS) as (session, model), session:
+            train(session, model, [[2]])
+    with task(cluster, tmp_path, **EVERY_STEP) as (session, model):
+        train(session, model, [[3], [4]])
+    assert rows_changed(tmp_path)[-2:] == [1, 1]
+
+
+def test_the_list_of_tasks_is_on_a_server_also_when_the_first_variable_is_not() -> None:
+    with new_graph():
+        tf.get_variable("local", [1])
+        with tf.device("/job:ps/task:1/device:GPU:0"):
+            tf.get_variable("remote", [1])
+        assert RecordingRoll().is_chief_recording.device == "/job:ps/task:1/device:CPU:0"
+
+
 @pytest.mark.parametrize("batches", [[], [[3], [4], [5]]], ids=["at once", "after steps"])
 def test_what_stock_tensorflow_saved_over_a_chain_is_gone_on_from(
     tmp_path: Path, batches: list[list[int]]
@@ -131,6 +154,61 @@ def test_what_stock_tensorflow_saved_over_a_chain_is_gone_on_from(
         build()
         with monitored(tmp_path) as session:
             assert_same_bits(live_state(session._tf_sess()), expected)
+
+
+def save_by_hand(saver: Any, session: Any, directory: Path) -> None:
+    saver.save(session._tf_sess(), str(directory / "best"))
+    # What is committed next has a later time, also where the clock of the file system is coarse.
+    time.sleep(0.02)
+
+
+@pytest.mark.parametrize("is_last", [False, True], ids=["before a delta", "after all deltas"])
+def test_a_checkpoint_saved_by_hand_is_gone_on_from_only_when_nothing_was_committed_after_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_last: bool
+) -> None:
+    def build() -> Model:
+        return build_model(Build(parts=2), tf.train.AdagradOptimizer(0.1))
+
+    with new_graph():
+        model, best = build(), stock.compat.v1.train.Saver()
+        session = monitored(tmp_path, **EVERY_STEP)
+        train(session, model, [[1], [2]])
+        save_by_hand(best, session, tmp_path)
+        if not is_last:
+            train(session, model, [[3]])
+        expected = live_state(session._tf_sess())
+        session._tf_sess().close()
+    assert stock.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "best")
+    with new_graph():
+        build()
+        with caplog.at_level(logging.WARNING, "hotdelta"), monitored(tmp_path, **EVERY_STEP) as session:
+            assert_same_bits(live_state(session._tf_sess()), expected)
+    assert ("a checkpoint of no chain" in caplog.text) == is_last
+
+
+class LosesSession(tf.train.SessionRunHook):
+    """As if a parameter server had been killed, once."""
+
+    is_lost = False
+
+    def before_run(self, run_context: Any) -> None:
+        if self.is_lost:
+            self.is_lost = False
+            raise tf.errors.AbortedError(None, None, "lost")
+
+
+def test_a_session_that_was_lost_goes_on_from_the_newest_delta_and_not_from_a_checkpoint_saved_by_hand(
+    tmp_path: Path,
+) -> None:
+    loses_session = LosesSession()
+    with new_graph():
+        model = build_model(Build(parts=2), tf.train.AdagradOptimizer(0.1))
+        best = stock.compat.v1.train.Saver()
+        with monitored(tmp_path, hooks=[loses_session], **EVERY_STEP) as session:
+            save_by_hand(best, session, tmp_path)
+            train(session, model, [[1], [2]])
+            loses_session.is_lost = True
+            assert session.run(model.step) == 2
 
 
 def test_a_chain_is_not_trained_on_without_an_interval_for_deltas(tmp_path: Path) -> None:

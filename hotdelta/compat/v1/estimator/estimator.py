@@ -23,7 +23,6 @@ from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
 from hotdelta.compat.v1.graph_export import refuse_text
-from hotdelta.compat.v1.restoring import refresh_state_file
 from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
@@ -98,8 +97,6 @@ class Estimator:
         extra_hooks = list(hooks or [])
         if steps is not None or max_steps is not None:
             extra_hooks.append(v1.train.StopAtStepHook(num_steps=steps, last_step=max_steps))
-        if self._config.is_chief:
-            refresh_state_file(Path(self._model_dir))
         with v1.Graph().as_default(), v1.device(self._device_function()):
             v1.set_random_seed(self._config.tf_random_seed)
             v1.train.get_or_create_global_step()
