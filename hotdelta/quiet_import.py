@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO, cast
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -40,17 +41,25 @@ def _stderr_without_greetings() -> Iterator[None]:
         sieve = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, start_new_session=True
         )
-        with cast(IO[bytes], sieve.stdin) as into_sieve:
-            os.dup2(into_sieve.fileno(), 2)
-            try:
-                yield
-            finally:
-                os.dup2(stderr, 2)
-        # What the block has started and left running still writes to it: then it ends with that, and not now.
-        with suppress(subprocess.TimeoutExpired):
-            sieve.wait(_PATIENCE)
+        try:
+            with cast(IO[bytes], sieve.stdin) as into_sieve:
+                os.dup2(into_sieve.fileno(), 2)
+                try:
+                    yield
+                finally:
+                    os.dup2(stderr, 2)
+        finally:
+            _wait_a_little(sieve)
     finally:
         os.close(stderr)
+
+
+def _wait_a_little(sieve: subprocess.Popen[bytes]) -> None:
+    """What was started meanwhile and goes on still writes to it: then it ends with that, and not now."""
+    try:
+        sieve.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=sieve.wait, name="sieve", daemon=True).start()
 
 
 def _sieve() -> None:

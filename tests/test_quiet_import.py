@@ -67,6 +67,8 @@ def test_a_process_that_stays_is_not_waited_for() -> None:
 
 
 def test_an_exception_leaves_standard_error_as_it_was() -> None:
-    said = stderr_of("with quiet_import():\n raise SystemExit('I0000 stopped')")
+    said = stderr_of(
+        "import warnings\nwarnings.simplefilter('always')\nwith quiet_import():\n raise SystemExit('I0000 stopped')"
+    )
 
     assert said == "I0000 stopped\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
@@ -76,9 +75,7 @@ class UnrecordedTaskHook(tf.compat.v1.train.SessionRunHook):
         self._refuse(run_context.session, run_values.results)
 
     def end(self, session: Any) -> None:
-        # A server that is gone has forgotten its list.
-        with suppress(tf.errors.AbortedError, tf.errors.UnavailableError):
-            self._roll.strike_off(session, self._task)
+        self._roll.strike_off(session, self._task)
 
     def _refuse(self, session: Any, is_chief_recording: int) -> None:
         if is_chief_recording:

@@ -7,6 +7,7 @@ and then looks who is entered. So one of the two always sees the other: the task
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import tensorflow as tf
@@ -48,7 +49,9 @@ class RecordingRoll:
         session.run(self._enter, {self._name: [task]})
 
     def strike_off(self, session: Any, task: str) -> None:
-        session.run(self._remove, {self._name: [task]})
+        # A server that is gone has forgotten its list.
+        with suppress(tf.errors.AbortedError, tf.errors.UnavailableError):
+            session.run(self._remove, {self._name: [task]})
 
     def begin(self, session: Any) -> None:
         """The chief writes deltas from now on. It restores, or saves, everything afterwards."""
