@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,15 @@ def prepared_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(prepared_root: Path, tmp_path: Path) -> Path:
     shutil.copytree(prepared_root, tmp_path, dirs_exist_ok=True)
     return tmp_path
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go for the time of a test."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
 
 
 @pytest.fixture

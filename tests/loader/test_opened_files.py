@@ -39,14 +39,6 @@ def files(root: Path) -> VerifiedFiles:
     return verify_files(root / "run", find_commit(root / "run", Position(1, 1), Kind.FULL))
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "tmp"
-    directory.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    return directory
-
-
 def users(model: LiveModel) -> bytes:
     return bytes(model.predict(SIGNATURE, {"ids": list(range(ROWS))})["users"].tobytes())
 

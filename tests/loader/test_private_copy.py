@@ -19,14 +19,6 @@ from tests.loader.step_model import find_commit
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    directory = tmp_path / "tmp"
-    directory.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    return directory
-
-
-@pytest.fixture
 def copies(temporary: Path) -> Iterator[PrivateCopies]:
     made = PrivateCopies()
     yield made
