@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from exporter.arguments import make_parser
+from exporter.unfinished import remove_unfinished
 from hotdelta.chain.scan import Scanner
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.quiet_import import quiet_import
@@ -56,9 +58,11 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    """Leaves through every `finally`, so that what was half written is removed."""
-    print("exporter: stopped; a version that is not complete is not published", file=sys.stderr)
-    raise SystemExit(128 + number)
+    """At once. An exception would be lost in a destructor, of which TensorFlow runs many, and the export go on."""
+    remove_unfinished()
+    # Not print: it may be in the middle of a line, and cannot be entered twice.
+    os.write(2, b"exporter: stopped; a version that is not complete is not published\n")
+    os._exit(128 + number)
 
 
 def _export(options: argparse.Namespace) -> Path:

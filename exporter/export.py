@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,9 +16,10 @@ from exporter.incremental_signatures import IncrementalSignatures, Staging
 from exporter.live_model import FullSignatures, LiveModel
 from exporter.metadata import ExportMetadata, write_metadata
 from exporter.sources import Source, source_of
+from exporter.unfinished import unfinished
 from exporter.variable_uses import make_servable
 from exporter.verification import verify_export
-from exporter.version_directory import make_directory, new_version, publish
+from exporter.version_directory import make_directory, new_version, publish, temporary_for
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import CommitError, ConfigurationError, DamagedError
@@ -102,13 +102,10 @@ def export_source_to(source: Source, target: Path, options: ExportOptions) -> Pa
     """To exactly this directory, for callers that choose its name themselves. It must not exist, or be empty."""
     source = _exportable(source, options)
     make_directory(target.parent)
-    temporary = target.with_name(f".tmp-export-{target.name}")
-    try:
+    with unfinished(temporary_for(target)) as temporary:
         with _quiet_tensorflow(), _told_as_commit_error(target):
             _write(source, temporary, options, default_name=target.resolve().parent.name)
         publish(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     event(logger, logging.INFO, "exported", path=target)
     return target
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from exporter.unfinished import unfinished
 from hotdelta.errors import ConfigurationError
 from hotdelta.signatures import MAX_EXPORT_VERSION
 from hotdelta.train.serving_files import publish_directory
@@ -35,12 +36,14 @@ def new_version(export_dir: Path, version: int | None) -> Iterator[tuple[Path, P
         target = export_dir / str(_next_version(export_dir) if version is None else version)
         if target.exists():
             raise _exists_already(target)
-        temporary = export_dir / f"{_TEMPORARY_PREFIX}{target.name}"
-        try:
+        with unfinished(temporary_for(target)) as temporary:
             yield temporary, target
             publish(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def temporary_for(target: Path) -> Path:
+    """Beside it, so that it can be renamed; with a name that no server looks at."""
+    return target.with_name(f"{_TEMPORARY_PREFIX}{target.name}")
 
 
 def make_directory(export_dir: Path) -> None:
