@@ -176,8 +176,11 @@ def _metavar(setting: Field[Any]) -> str | None:
 
 
 def _exit_quietly(_number: int, _frame: FrameType | None) -> None:
-    """A signal while nothing is served yet: there is nothing to finish."""
-    raise SystemExit(0)
+    """A signal while nothing is served yet: there is nothing to finish.
+
+    Not with an exception, which would be lost in a destructor or in an import that catches everything.
+    """
+    os._exit(0)
 
 
 def _json_announcement(url: str) -> str:

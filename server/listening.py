@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -49,10 +50,16 @@ def run(
 
     `announcement` makes the line that is printed when it answers out of the URL at which it does.
     """
-    # uvicorn raises the signals that it handled once more when it is done, which would look like a crash.
+    server = _Announced(configure(app, stop_seconds=stop_seconds), announcement)
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        """Before uvicorn hears signals. Those that it has dealt with it raises once more when it is done."""
+        if not server.should_exit:
+            os._exit(0)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignore)
-    _Announced(configure(app, stop_seconds=stop_seconds), announcement).run(sockets=[listener])
+        signal.signal(number, leave)
+    server.run(sockets=[listener])
 
 
 def configure(app: FastAPI, *, stop_seconds: float) -> uvicorn.Config:
@@ -86,7 +93,3 @@ class _Announced(uvicorn.Server):
             # One write, where print makes two when nothing is buffered: log lines may go to the same pipe.
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
-
-
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """uvicorn has dealt with it."""

@@ -95,3 +95,32 @@ def test_importing_the_application_starts_nothing_and_needs_no_tensorflow(tmp_pa
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+STOPPED_BEFORE_UVICORN_HEARS_SIGNALS = """
+import os, signal, fastapi, uvicorn
+from server.listening import bind, run
+
+class Ending:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def stop(config):
+    Ending()
+    return choose_loop(config)
+
+choose_loop, uvicorn.Config.get_loop_factory = uvicorn.Config.get_loop_factory, stop
+run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, announcement="listening on {}".format)
+"""
+
+
+def test_a_signal_just_before_it_serves_is_not_lost() -> None:
+    stopped = subprocess.run(
+        [sys.executable, "-c", STOPPED_BEFORE_UVICORN_HEARS_SIGNALS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "")
