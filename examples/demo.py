@@ -8,16 +8,12 @@ for DEMO_SECONDS.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
+from examples.interruption import Interruption
 from examples.processes import ChildFailedError, Children
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
@@ -28,11 +24,10 @@ def main() -> int:
             f"demo: DEMO_SECONDS is {os.environ['DEMO_SECONDS']!r}, not a number of seconds", file=sys.stderr
         )
         return 2
-    # SIGINT too: a shell that starts us in the background has it ignored, and Python then leaves it so.
-    for number in SIGNALS:
-        signal.signal(number, _interrupt)
+    interruption = Interruption()
+    interruption.listen()
     try:
-        _run(limit)
+        _run(limit, interruption)
     except KeyboardInterrupt:
         print("\nstopped before there was something to show", file=sys.stderr)
         return 130
@@ -42,22 +37,15 @@ def main() -> int:
     return 0
 
 
-def _run(limit: float) -> None:
+def _run(limit: float, interruption: Interruption) -> None:
     # Only now, when Ctrl-C is heard: it imports numpy and an HTTP client, which takes a moment.
     from examples import demo_screen, demo_stage
 
     with tempfile.TemporaryDirectory(prefix="hotdelta-demo-") as name:
         directory = Path(name)
         with Children(temporary=directory) as children:
-            demo_stage.run(directory, children, limit)
+            demo_stage.run(directory, children, limit, interruption)
     demo_stage.show(f"  {demo_screen.FAREWELL}")
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """The first time only: a second Ctrl-C would leave the children behind that the first one is stopping."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 from examples import click_stream, demo_screen
 from examples.demo_client import Client, Reading
 from examples.demo_screen import Update
+from examples.interruption import Interruption
 from examples.processes import Child, ChildFailedError, Children
 
 SAVE_INCREMENTAL_SECONDS = 0.5
@@ -25,9 +26,9 @@ LEAST_WATCH_SECONDS = 5.0
 _EVERY_RECORD = ("time", "level", "logger", "message")
 
 
-def run(directory: Path, children: Children, limit: float) -> None:
+def run(directory: Path, children: Children, limit: float, interruption: Interruption) -> None:
     """Until `limit` seconds are over, or KeyboardInterrupt. Raises ChildFailedError."""
-    demo = Demo(directory, children)
+    demo = Demo(directory, children, interruption)
     show(
         demo_screen.introduction(
             users=click_stream.NUM_USERS, items=click_stream.NUM_ITEMS, limit_seconds=limit
@@ -48,9 +49,10 @@ def run(directory: Path, children: Children, limit: float) -> None:
 class Demo:
     """The three processes, what they say, and the clock since the start."""
 
-    def __init__(self, directory: Path, children: Children) -> None:
+    def __init__(self, directory: Path, children: Children, interruption: Interruption) -> None:
         self._directory = directory
         self._children = children
+        self._interruption = interruption
         self._start = time.monotonic()
         self.address = ""
         self._is_exported = False
@@ -106,6 +108,7 @@ class Demo:
         asking.start()
         try:
             while self.seconds < until:
+                self._interruption.check()
                 for child in children:
                     child.check()
                 readings.append(client.read())
@@ -133,6 +136,7 @@ class Demo:
     def _wait(self, what: str, is_done: Callable[[], bool], *children: Child) -> None:
         next_word = self.seconds + 3
         while not is_done():
+            self._interruption.check()
             for child in children:
                 child.check()
             if self.seconds > START_LIMIT_SECONDS:

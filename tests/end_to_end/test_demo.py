@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from examples.demo_screen import COLUMNS
+from examples.interruption import SIGNALS, Interruption
 from tests.end_to_end.processes import LIMIT_SECONDS
 
 
@@ -54,3 +55,25 @@ def test_the_demo_shows_both_log_losses_and_leaves_nothing_behind(
     assert max(map(len, shown.splitlines())) <= COLUMNS
     assert list(tmp_path.iterdir()) == []
     assert processes_of(tmp_path) == []
+
+
+class Ending:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_in_a_destructor_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda each: ignored.append(each.exc_type))
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    interruption = Interruption()
+    interruption.listen()
+    try:
+        interruption.check()
+        Ending()
+        assert ignored == [KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            interruption.check()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
