@@ -11,11 +11,14 @@ from pathlib import Path
 
 from hotdelta import operator_orders
 from hotdelta.chain import Kind, Listing, Manifest, Scanner, plan, verify
+from hotdelta.check_progress import CheckProgress
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HotdeltaError
 from hotdelta.io.contents import describe_directory
+from hotdelta.logs import counted
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
 examples:
@@ -34,7 +37,7 @@ examples:
 
 A position is run.seq: the seq-th commit of the run-th start of a trainer. A full and the delta that closes it share
 one. Deltas name their parent; a server that is at the parent follows by applying the delta.
-Exit codes: 0 in order, 1 something is damaged or missing (it is named), 2 wrong usage.
+Exit codes: 0 in order, 1 something is damaged or missing (it is named), 2 wrong usage, 130 stopped by Ctrl-C.
 """
 
 _COLUMNS = ("kind", "position", "parent", "step", "rows", "bytes", "age")
@@ -42,6 +45,14 @@ _COLUMNS = ("kind", "position", "parent", "step", "rows", "bytes", "age")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        print("hotdelta: stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.command in operator_orders.COMMANDS:
         return operator_orders.run(options)
     try:
@@ -116,9 +127,10 @@ def _count_rows(manifest: Manifest) -> int:
 def _verify(directory: Path, listing: Listing) -> int:
     problems = [f"{refused.path}: {refused.reason}" for refused in listing.refused]
     damaged = []
+    progress = CheckProgress(sum(manifest.total_bytes for manifest in listing.manifests), show=_tell)
     for manifest in listing.manifests:
         try:
-            verify(directory, manifest)
+            verify(directory, manifest, on_read=progress.add)
         except DamagedError as error:
             problems.append(f"{error.path}: {error.message}")
             damaged.append(manifest)
@@ -127,7 +139,7 @@ def _verify(directory: Path, listing: Listing) -> int:
     if way.problem is not None:
         problems.append(str(way.problem))
     files = sum(len(manifest.files) for manifest in listing.manifests)
-    print(f"{len(listing.manifests)} commits, {files} files checked")
+    print(f"{counted(len(listing.manifests), 'commit')}, {counted(files, 'file')} checked")
     print(
         f"a server that starts now gets to {way.target}"
         if way.target
@@ -136,6 +148,10 @@ def _verify(directory: Path, listing: Listing) -> int:
     for problem in problems:
         print(f"damaged: {problem}", file=sys.stderr)
     return EXIT_DAMAGED if problems or way.target is None else 0
+
+
+def _tell(done: int, total: int) -> None:
+    print(f"hotdelta: checked {format_bytes(done)} of {format_bytes(total)}", file=sys.stderr)
 
 
 _COMMANDS = {"chain": _show_chain, "describe": _describe, "verify": _verify}
@@ -178,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Look at the chain that a trainer writes, and give orders to servers that follow it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text in (
@@ -186,7 +203,10 @@ def _parser() -> argparse.ArgumentParser:
         ("verify", "check the digest of every file, and whether the newest position can be reached"),
     ):
         command = commands.add_parser(
-            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."
+            name,
+            help=help_text,
+            description=f"{help_text[0].upper()}{help_text[1:]}.",
+            allow_abbrev=False,
         )
         command.add_argument(
             "directory", type=Path, metavar="DIR", help="the checkpoint directory of the trainer"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import crc32c as crc32c_library
 from blake3 import blake3
@@ -29,12 +29,17 @@ def digest_bytes(data: bytes | memoryview) -> str:
     return blake3(data).hexdigest()
 
 
-def digest_file(fd: int) -> tuple[int, str]:
-    """The number of bytes and the digest of what an open file holds now. Hashing releases the GIL."""
+def digest_file(fd: int, *, on_read: Callable[[int], None] | None = None) -> tuple[int, str]:
+    """The number of bytes and the digest of what an open file holds now. Hashing releases the GIL.
+
+    `on_read` hears the size of each piece.
+    """
     hasher, size = blake3(), 0
     for chunk in read_chunks(fd, 0, os.fstat(fd).st_size):
         hasher.update(chunk)
         size += len(chunk)
+        if on_read is not None:
+            on_read(len(chunk))
     return size, hasher.hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hotdelta.chain import names
@@ -21,21 +21,28 @@ def directory_of(run_dir: Path, kind: Kind) -> Path:
     return run_dir if kind is Kind.FULL else run_dir / names.DELTA_DIRECTORY
 
 
-def verify(run_dir: Path, manifest: Manifest, *, roles: Collection[str] | None = None) -> None:
+def verify(
+    run_dir: Path,
+    manifest: Manifest,
+    *,
+    roles: Collection[str] | None = None,
+    on_read: Callable[[int], None] | None = None,
+) -> None:
     """Compares sizes and digests of the files of a commit (of those roles) with its manifest.
 
-    Raises DamagedError, retryable when a file is missing or too short: it may still be arriving.
+    `on_read` hears the bytes of each piece that was read. Raises DamagedError, retryable when a file is missing or too
+    short: it may still be arriving.
     """
     directory = directory_of(run_dir, manifest.kind)
     for file in manifest.files:
         if roles is None or file.role in roles:
-            _verify_file(directory / file.name, file, str(manifest.position))
+            _verify_file(directory / file.name, file, str(manifest.position), on_read)
 
 
-def _verify_file(path: Path, file: FileRecord, position: str) -> None:
+def _verify_file(path: Path, file: FileRecord, position: str, on_read: Callable[[int], None] | None) -> None:
     descriptor = open_listed(path, file, position)
     try:
-        size, digest = digest_file(descriptor)
+        size, digest = digest_file(descriptor, on_read=on_read)
     except OSError as error:
         raise unreadable(path, position, error) from error
     finally:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
+from hotdelta.chain import Kind, Scanner, names
+from hotdelta.check_progress import STEP_BYTES, CheckProgress
 from tests.end_to_end.conftest import Deployment
 
 
@@ -30,10 +31,13 @@ def chain(deployment: Deployment, tmp_path: Path) -> Path:
     return Path(shutil.copytree(deployment.checkpoint_dir, tmp_path / "run"))
 
 
+def deltas_of(chain: Path) -> list[str]:
+    """The newest last. Not by the times of their files: two commits may fall into one tick of that clock."""
+    return [found.prefix for found in Scanner(chain).scan().manifests if found.kind is Kind.DELTA]
+
+
 def newest_delta_data(chain: Path) -> Path:
-    return max(
-        (chain / names.DELTA_DIRECTORY).glob("*.data-00000-of-*"), key=lambda path: path.stat().st_mtime_ns
-    )
+    return next((chain / names.DELTA_DIRECTORY).glob(f"{deltas_of(chain)[-1]}.data-00000-of-*"))
 
 
 def test_the_chain_is_listed_newest_last(chain: Path, deployment: Deployment) -> None:
@@ -74,11 +78,7 @@ def test_a_damaged_file_is_named(chain: Path) -> None:
 def test_a_missing_file_and_a_hole_are_named(chain: Path) -> None:
     data = newest_delta_data(chain)
     data.unlink()
-    manifests = sorted(
-        (chain / names.DELTA_DIRECTORY).glob(f"*{names.MANIFEST_SUFFIX}"),
-        key=lambda path: path.stat().st_mtime_ns,
-    )
-    manifests[-2].unlink()
+    (chain / names.DELTA_DIRECTORY / names.manifest_name(deltas_of(chain)[-2])).unlink()
 
     verified = hotdelta("verify", chain)
 
@@ -113,3 +113,36 @@ def test_a_directory_without_a_chain_is_an_error_that_says_what_to_give(
     assert refused.returncode == 2
     assert refused.stderr.startswith("hotdelta: ")
     assert problem in refused.stderr
+
+
+def test_a_check_of_many_bytes_says_how_far_it_is() -> None:
+    shown: list[tuple[int, int]] = []
+    progress = CheckProgress(3 * STEP_BYTES, show=lambda done, total: shown.append((done, total)))
+    for _ in range(6):
+        progress.add(STEP_BYTES // 2)
+    assert shown == [(gigabytes * STEP_BYTES, 3 * STEP_BYTES) for gigabytes in (1, 2, 3)]
+
+
+STOPPED_WHILE_IT_READS = """
+import os, signal, sys
+from hotdelta import cli
+from hotdelta.chain import verification
+
+def stop(descriptor, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+verification.digest_file = stop
+sys.exit(cli.main(["verify", sys.argv[1]]))
+"""
+
+
+def test_ctrl_c_ends_it_with_a_word(chain: Path) -> None:
+    stopped = subprocess.run(
+        [sys.executable, "-c", STOPPED_WHILE_IT_READS, str(chain)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (stopped.returncode, stopped.stdout, stopped.stderr) == (130, "", "hotdelta: stopped\n")
