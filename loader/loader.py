@@ -30,7 +30,7 @@ from loader.settings import LoaderSettings
 from loader.status import LoaderStatus
 from loader.updater import Updater
 from loader.wake import Wake
-from loader.watch import DirectoryWatch, NoWatch, Watch
+from loader.watch import HAS_EVENTS, DirectoryWatch, NoWatch, Watch
 
 Array = npt.NDArray[Any]
 
@@ -243,7 +243,7 @@ class Loader:
         )
 
     def _make_watch(self) -> Watch:
-        if self._settings.is_polling_only:
+        if self._settings.is_polling_only or not HAS_EVENTS:
             return NoWatch()
         run_dir = self._settings.checkpoint_dir
         directories = (run_dir, run_dir / names.DELTA_DIRECTORY, self._settings.export_dir)

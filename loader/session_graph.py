@@ -13,6 +13,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
 from hotdelta.errors import ApplyError
+from loader.huge_pages import HugePages
 
 Array = npt.NDArray[Any]
 Call = Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -32,6 +33,7 @@ class SessionGraph:
         config = tf.compat.v1.ConfigProto()
         config.session_inter_op_thread_pool.add(num_threads=max(1, predict_threads))
         graph = tf.Graph()
+        self._huge_pages: HugePages | None = None
         self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
             with translated(f"loading {path}"):
@@ -47,6 +49,10 @@ class SessionGraph:
     @property
     def signatures(self) -> frozenset[str]:
         return frozenset(self._definitions)
+
+    def use_huge_pages(self) -> None:
+        """For variables that are updated row by row. Before the first call."""
+        self._huge_pages = HugePages(self._session)
 
     def callable(self, signature: str, *, pool: int) -> Call:
         """A call of a signature with arrays by input name. TensorFlow's errors come out of it untranslated."""
@@ -65,8 +71,10 @@ class SessionGraph:
 
     def close(self) -> None:
         """Frees the variables. Callables must have been dropped."""
-        session = self._session
-        self._session = None
+        session, huge_pages = self._session, self._huge_pages
+        self._session = self._huge_pages = None
+        if huge_pages is not None:
+            huge_pages.stop()
         if session is not None:
             session.close()
 

@@ -1,0 +1,135 @@
+"""Large tables in huge pages: an update takes rows from all over a table, and each costs a walk through page tables.
+
+Only a matter of speed, for one pass over the memory after a model is loaded: what the system refuses stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+
+# With less the page tables stay in the cache of the processor.
+_MIN_BYTES = 16 * 2**20
+_PAGE_BYTES = 2 * 2**20
+_PIECE_BYTES = 8 * 2**20
+# A system that takes longer for a piece is short of memory in one piece, and has to move that of others for ours.
+_PATIENCE_SECONDS = 1.0
+SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+# From <linux/mman.h>; the mmap module has no address of its own to give them to, and no name for the second.
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a variable lies in memory."""
+
+    address: int
+    size: int
+
+
+class HugePages:
+    """Moves the large variables of a Session, in a thread of its own: whoever loads a model does not wait for it."""
+
+    def __init__(self, session: tf.compat.v1.Session, *, setting: Path = SETTING) -> None:
+        """Before anything else reads or writes the variables."""
+        self._places = find_variables(session, _MIN_BYTES) if _is_allowed(setting) else []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._move, name="hotdelta-huge-pages", daemon=True)
+        if self._places:
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Until all is moved that can be."""
+        if self._places:
+            self._thread.join()
+
+    def stop(self) -> None:
+        """Before the variables are freed."""
+        self._stop.set()
+        self.wait()
+
+    def _move(self) -> None:
+        for place in self._places:
+            if not collapse(place, self._stop):
+                return
+
+
+def find_variables(session: tf.compat.v1.Session, min_bytes: int) -> list[Place]:
+    """Those of at least so many bytes.
+
+    A trace of reading them tells where they lie, and until rows are gathered or scattered reading copies nothing.
+    """
+    with session.graph.as_default():
+        reads = [
+            tf.raw_ops.ReadVariableOp(resource=operation.outputs[0], dtype=operation.get_attr("dtype")).op
+            for operation in session.graph.get_operations()
+            if operation.type == "VarHandleOp" and _count_bytes(operation) >= min_bytes
+        ]
+    return _trace_reads(session, reads) if reads else []
+
+
+def _trace_reads(session: tf.compat.v1.Session, reads: list[tf.Operation]) -> list[Place]:
+    options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.SOFTWARE_TRACE)
+    trace = config_pb2.RunMetadata()
+    # Operations and not their outputs: those would be copied.
+    with contextlib.suppress(tf.errors.OpError):
+        session.run(reads, options=options, run_metadata=trace)
+    return list(_places(trace, {read.name for read in reads}))
+
+
+def collapse(place: Place, stop: threading.Event) -> bool:
+    """Replaces small pages with huge ones, without a change of what they hold. False when it was not done for all.
+
+    It rests as long as it works: what is being moved serves, and a page is locked while it is moved.
+    """
+    start = -(-place.address // _PAGE_BYTES) * _PAGE_BYTES
+    end = (place.address + place.size) // _PAGE_BYTES * _PAGE_BYTES
+    if start < end:
+        # What cannot be collapsed now is looked at again by the system in its own time.
+        _advise(start, end - start, _MADV_HUGEPAGE)
+    for piece in range(start, end, _PIECE_BYTES):
+        began = time.monotonic()
+        if not _advise(piece, min(_PIECE_BYTES, end - piece), _MADV_COLLAPSE):
+            return False
+        seconds = time.monotonic() - began
+        if seconds > _PATIENCE_SECONDS or stop.wait(seconds):
+            return False
+    return True
+
+
+def _is_allowed(setting: Path) -> bool:
+    """Whether this is a system that knows huge pages, and its owner has not switched them off."""
+    try:
+        return "[never]" not in setting.read_text()
+    except OSError:
+        return False
+
+
+def _advise(start: int, size: int, advice: int) -> bool:
+    """Releases the GIL."""
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    done: int = madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_int(advice))
+    return done == 0
+
+
+def _count_bytes(handle: tf.Operation) -> int:
+    shape = tf.TensorShape(handle.get_attr("shape"))
+    return int(shape.num_elements() or 0) * int(handle.get_attr("dtype").size)
+
+
+def _places(trace: Any, names: set[str]) -> Iterator[Place]:
+    for device in trace.step_stats.dev_stats:
+        for node in device.node_stats:
+            if node.node_name in names:
+                for output in node.output:
+                    memory = output.tensor_description.allocation_description
+                    yield Place(int(memory.ptr), int(memory.requested_bytes))

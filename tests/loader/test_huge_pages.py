@@ -1,0 +1,135 @@
+"""Large tables lie in huge pages, where the system has any, and hold what they held."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from loader.huge_pages import SETTING, HugePages, Place, collapse, find_variables
+from loader.live_model import LiveModel
+from tests.loader.step_model import StepModel, Trainer, export
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for huge pages")
+
+LARGE, SMALL = (320_000, 16), (1000, 16)
+LARGE_BYTES = 320_000 * 16 * 4
+
+
+def has_huge_pages() -> bool:
+    """Linux 6.1 was the first that makes them when it is asked to."""
+    version = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
+    return version >= (6, 1) and SETTING.is_file() and "[never]" not in SETTING.read_text()
+
+
+needs_huge_pages = pytest.mark.skipif(
+    not has_huge_pages(), reason="this system makes no huge pages on demand"
+)
+
+
+class Variables:
+    """Two variables of a Session."""
+
+    def __init__(self, session: tf.compat.v1.Session) -> None:
+        self.session = session
+        self.large = np.random.default_rng(3).random(LARGE, np.float32)
+        self._handle = self._create("large", self.large)
+        self._create("small", np.zeros(SMALL, np.float32))
+
+    def _create(self, name: str, value: Any) -> Any:
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=value.shape, shared_name=name)
+        fed = tf.compat.v1.placeholder(tf.float32, value.shape)
+        # TensorFlow may take what it is fed as it is; a sum has memory of its own, as what is restored has.
+        assign = tf.raw_ops.AssignVariableOp(resource=handle, value=fed + 0.0)
+        self.session.run(assign, {fed: value})
+        return handle
+
+    def gathered(self) -> Any:
+        ids = np.arange(LARGE[0])
+        return self.session.run(
+            tf.raw_ops.ResourceGather(resource=self._handle, indices=ids, dtype=tf.float32)
+        )
+
+
+@pytest.fixture
+def variables() -> Iterator[Variables]:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        yield Variables(session)
+
+
+def huge_bytes(place: Place) -> int:
+    """How much is in huge pages of the mappings that a place lies in."""
+    total, is_inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            first, end = int(found[1], 16), int(found[2], 16)
+            is_inside = end > place.address and first < place.address + place.size
+        elif line.startswith("AnonHugePages:") and is_inside:
+            total += int(line.split()[1]) * 1024
+    return total
+
+
+def test_a_variable_is_found_where_it_lies(variables: Variables) -> None:
+    (place,) = find_variables(variables.session, LARGE_BYTES)
+    assert ctypes.string_at(place.address, place.size) == variables.large.tobytes()
+
+
+@needs_huge_pages
+def test_a_large_variable_moves_into_huge_pages_and_holds_what_it_held(variables: Variables) -> None:
+    (place,) = find_variables(variables.session, LARGE_BYTES)
+    HugePages(variables.session).wait()
+    assert huge_bytes(place) > LARGE_BYTES // 2
+    assert find_variables(variables.session, LARGE_BYTES) == [place]
+    assert variables.gathered().tobytes() == variables.large.tobytes()
+
+
+def test_where_the_owner_switched_huge_pages_off_there_are_none(variables: Variables, tmp_path: Path) -> None:
+    (place,) = find_variables(variables.session, LARGE_BYTES)
+    before = huge_bytes(place)
+    setting = tmp_path / "enabled"
+    setting.write_text("always madvise [never]\n")
+    HugePages(variables.session, setting=setting).wait()
+    HugePages(variables.session, setting=tmp_path / "missing").wait()
+    assert huge_bytes(place) == before
+
+
+def test_memory_that_the_system_does_not_collapse_is_no_error() -> None:
+    nowhere = Place(address=2**21, size=2**22)
+    assert not collapse(nowhere, threading.Event())
+    assert collapse(Place(address=2**21 + 1, size=2**21), threading.Event())
+
+
+@needs_huge_pages
+def test_a_model_that_is_closed_is_moved_no_further(variables: Variables) -> None:
+    (place,) = find_variables(variables.session, LARGE_BYTES)
+    stop = threading.Event()
+    stop.set()
+    assert not collapse(place, stop)
+    moved = huge_bytes(place)
+    assert collapse(place, threading.Event())
+    assert huge_bytes(place) > moved
+
+
+@needs_huge_pages
+def test_the_tables_of_a_loaded_export_lie_in_huge_pages(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path / "run", model=StepModel(rows=LARGE[0], width=LARGE[1]))
+    trainer.train([1])
+    export(tmp_path / "run", tmp_path / "export")
+    trainer.close()
+    model = LiveModel.load(tmp_path / "export" / "1")
+    graph = model._graph
+    assert graph is not None
+    assert graph._huge_pages is not None
+    graph._huge_pages.wait()
+    (place,) = find_variables(graph._session, LARGE_BYTES)
+    assert huge_bytes(place) > LARGE_BYTES // 2
+    model.close()
