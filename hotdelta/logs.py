@@ -15,6 +15,11 @@ def event(logger: logging.Logger, level: int, phrase: str, **fields: Any) -> Non
         logger.log(level, "%s", text, extra={"phrase": phrase, "fields": fields}, stacklevel=2)
 
 
+def counted(number: int, noun: str) -> str:
+    """1 delta, 2 deltas."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Manifest, Node, Schema, decode_identity
-from hotdelta.errors import ApplyError, DamagedError
+from hotdelta.errors import ApplyError
 from hotdelta.logs import event
 from loader.chain_view import ChainView
 from loader.commit_files import VerifiedFiles
 from loader.delta_staging import DeltaStaging
 from loader.fed_update import FedUpdate
 from loader.full_diff import Difference, compare_full, staged_difference
-from loader.full_filling import fill_model
 from loader.lag import Stopwatch, lag_of
 from loader.live_model import LiveModel
 from loader.sanity_statistics import LargestNorms
+from loader.second_model import load_beside, waiting_for_export
 from loader.served import Origin, Served, Serving, Version
 from loader.undo_history import UndoEntry, UndoHistory
 
@@ -63,6 +63,7 @@ class Applier:
         self._wall_clock = wall_clock
         self._after_swap = after_swap
         self.history = UndoHistory(limits.undo_bytes)
+        self._in_need: tuple[Node, Manifest] | None = None
 
     @property
     def schema(self) -> Schema:
@@ -74,6 +75,15 @@ class Applier:
         served = self._apply_staged(manifest, staged.preimage, watch)
         self._staging.checks.values.accept(staged.accepted)
         return served
+
+    def require_room(self, manifest: Manifest) -> None:
+        """Call before a full is read: one that was found to need a second model is not read in vain, again and again.
+
+        Raises DamagedError (retryable) while the export is not there that it would be loaded from.
+        """
+        if self._in_need == (self._live.node, manifest):
+            with waiting_for_export(self._chain.run_dir, manifest):
+                self._live.model.require_export()
 
     def apply_full(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
         model, values = self._live.model, self._staging.checks.values
@@ -107,8 +117,9 @@ class Applier:
         """Beyond the budget: into a second model, which takes the place of the served one. Nobody waits for a file."""
         before = self._live
         event(logger, logging.INFO, "loading full beside", position=files.manifest.position)
+        self._in_need = (before.node, files.manifest)
         with watch.measure("stage"):
-            model = _load_beside(before.model, files)
+            model = load_beside(before.model, files, slice_bytes=self._limits.slice_bytes)
         served = self._served(files.manifest, model)
         with self._serving.exclusive(watch):
             served.applied_at = self._wall_clock()
@@ -205,28 +216,6 @@ class Applier:
             rows=rows,
         )
         return served
-
-
-def _load_beside(served: LiveModel, files: VerifiedFiles) -> LiveModel:
-    """The same export with what a full holds, ready to serve. Raises ChainError, ApplyError."""
-    try:
-        model = served.load_again()
-    except ApplyError as error:
-        # The full is in order, and can be taken as soon as the export is there again.
-        raise DamagedError(
-            f"{files.manifest.position} needs a second model: {error.message}",
-            path=files.prefix,
-            position=str(files.manifest.position),
-            retryable=True,
-            hint="bring the export back, or export again",
-        ) from error
-    try:
-        fill_model(model, files)
-        model.warm_up()
-    except BaseException:
-        model.close()
-        raise
-    return model
 
 
 def _require_staged(preimage: FedUpdate, node: Node) -> None:

@@ -19,11 +19,17 @@ from loader.served import Origin
 
 
 def catch_up(
-    model: LiveModel, chain: ChainView, staging: DeltaStaging, watch: Stopwatch, *, norms: LargestNorms
+    model: LiveModel,
+    chain: ChainView,
+    staging: DeltaStaging,
+    watch: Stopwatch,
+    *,
+    norms: LargestNorms,
+    slice_bytes: int,
 ) -> Origin:
     """Afterwards `model.node` says how far it came: not at all when there is nothing that it could use.
 
-    `norms` are those of the model, before and after.
+    `norms` are those of the model, before and after. A full is read in slices of `slice_bytes`.
 
     What cannot be used is reported to `chain`, and gone around as far as possible.
     """
@@ -36,7 +42,7 @@ def catch_up(
         for step in steps:
             manifest = manifest_of(step)
             try:
-                figures = _take(model, manifest, chain.run_dir, staging, watch).figures
+                figures = _take(model, manifest, chain.run_dir, staging, watch, slice_bytes).figures
             except (ChainError, ApplyError) as error:
                 if chain.report_broken(manifest, error) is not None:
                     return origin
@@ -58,7 +64,12 @@ def manifest_of(step: Step) -> Manifest:
 
 
 def _take(
-    model: LiveModel, manifest: Manifest, run_dir: Path, staging: DeltaStaging, watch: Stopwatch
+    model: LiveModel,
+    manifest: Manifest,
+    run_dir: Path,
+    staging: DeltaStaging,
+    watch: Stopwatch,
+    slice_bytes: int,
 ) -> Accepted:
     checks, schema = staging.checks, model.metadata.schema
     if manifest.kind is Kind.DELTA:
@@ -67,16 +78,16 @@ def _take(
     else:
         with contextlib.closing(checks.open_full(run_dir, manifest, schema)) as files:
             accepted = checks.values.check_full(files, schema)
-            restore_verified(model, files)
+            restore_verified(model, files, slice_bytes=slice_bytes)
     require_node(model, manifest.node)
     checks.values.accept(accepted)
     return accepted
 
 
-def restore_verified(model: LiveModel, files: VerifiedFiles) -> None:
+def restore_verified(model: LiveModel, files: VerifiedFiles, *, slice_bytes: int) -> None:
     """Restore exactly the verified files. Raises ApplyError, or DamagedError when they are not what was read."""
     if model.metadata.is_incremental:
-        fill_model(model, files)
+        fill_model(model, files, slice_bytes=slice_bytes)
         return
     try:
         with opened_prefix(files) as prefix:

@@ -148,7 +148,14 @@ class ExportSwap:
         if self.quarantine.reason(version):
             # What it holds is no state to go on from: only a full makes it one.
             model.node = None
-        origin = catch_up(model, self._chain, self._staging, Stopwatch(self._clock), norms=norms)
+        origin = catch_up(
+            model,
+            self._chain,
+            self._staging,
+            Stopwatch(self._clock),
+            norms=norms,
+            slice_bytes=self._settings.slice_bytes,
+        )
         problem = self._why_not(model, version, old)
         if problem:
             has_lost_its_state = model.node is None and model.metadata.node is not None

@@ -85,12 +85,12 @@ class Follower:
         self, manifest: Manifest, fulls: dict[Node, VerifiedFiles], opened: contextlib.ExitStack
     ) -> bool:
         """Whether a step can be taken as far as its files go. A verified full is kept, deltas are read again."""
-        run_dir, schema = self._chain.run_dir, self._applier.schema
         try:
             if manifest.kind is Kind.DELTA:
-                self._checks.digests(self._checks.open_delta(run_dir, manifest, schema))
+                schema = self._applier.schema
+                self._checks.digests(self._checks.open_delta(self._chain.run_dir, manifest, schema))
             else:
-                files = fulls[manifest.node] = self._checks.open_full(run_dir, manifest, schema)
+                files = fulls[manifest.node] = self._open_full(manifest)
                 opened.callback(files.close)
         except DamagedError as error:
             self._chain.report_broken(manifest, error)
@@ -129,9 +129,13 @@ class Follower:
         if known is not None:
             return self._applier.apply_full(known, watch)
         with watch.measure("verify"):
-            files = self._checks.open_full(self._chain.run_dir, manifest, self._applier.schema)
+            files = self._open_full(manifest)
         with contextlib.closing(files):
             return self._applier.apply_full(files, watch)
+
+    def _open_full(self, manifest: Manifest) -> VerifiedFiles:
+        self._applier.require_room(manifest)
+        return self._checks.open_full(self._chain.run_dir, manifest, self._applier.schema)
 
 
 def _manifests(steps: Iterable[Step]) -> list[Manifest]:

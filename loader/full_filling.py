@@ -18,16 +18,13 @@ from loader.live_model import HALF_WRITTEN, LiveModel
 
 Array = npt.NDArray[Any]
 
-# Larger ones are no faster.
-_SLICE_BYTES = 8 * 2**20
 
-
-def fill_model(model: LiveModel, files: VerifiedFiles) -> None:
+def fill_model(model: LiveModel, files: VerifiedFiles, *, slice_bytes: int) -> None:
     """For exports that take deltas. Raises ApplyError, DamagedError; then the model may hold no state any more."""
     manifest, schema = files.manifest, model.metadata.schema
     with FullReader(files) as full:
         for spec in schema.tables:
-            for ids, rows in full.read_slices(spec, _SLICE_BYTES):
+            for ids, rows in full.read_slices(spec, slice_bytes):
                 update = empty_update(schema, node=HALF_WRITTEN, parent=model.held, step=0)
                 update[spec.key + names.IDS_SUFFIX], update[spec.key + names.ROWS_SUFFIX] = ids, rows
                 _write(model, update)

@@ -78,6 +78,8 @@ class LiveModel:
         try:
             if missing:
                 raise ApplyError(f"{path} has no signature {missing[0]!r}", hint="export it again")
+            if metadata.is_incremental:
+                graph.use_huge_pages()
             return cls(metadata, graph, path=path, predict_threads=predict_threads)
         except BaseException:
             graph.close()
@@ -88,8 +90,17 @@ class LiveModel:
         again = type(self).load(self._path, predict_threads=self._predict_threads)
         if again.metadata != self.metadata:
             again.close()
-            raise ApplyError(f"{self._path} is not the export that is served any more")
+            raise self._is_gone()
         return again
+
+    def require_export(self) -> None:
+        """Raises ApplyError when there is nothing, or something else, to load a second one from."""
+        if read_metadata(self._path) != self.metadata:
+            raise self._is_gone()
+        require_files(self._path, self.metadata)
+
+    def _is_gone(self) -> ApplyError:
+        return ApplyError(f"{self._path} is not the export that is served any more")
 
     @property
     def signatures(self) -> tuple[str, ...]:

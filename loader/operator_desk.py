@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hotdelta.chain import Node, Position
 from hotdelta.errors import ApplyError, HotdeltaError, NotReadyError, RequestError
-from hotdelta.logs import event
+from hotdelta.logs import counted, event
 from loader.chain_view import ChainView
 from loader.export_values import ExportQuarantine
 from loader.follower import Follower
@@ -68,7 +68,8 @@ class OperatorDesk:
         node = history[-deltas] if deltas <= len(history) else self._chain.ancestor_of(live, deltas)
         if node is None:
             raise RequestError(
-                f"fewer than {deltas} deltas before {live} are still there", hint=_LIST_POSITIONS
+                f"the position {counted(deltas, 'delta')} before {live} is not there any more",
+                hint=_LIST_POSITIONS,
             )
         return self.rollback(node.position)
 

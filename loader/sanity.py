@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotdelta.chain import TableRecord, Tracking
+from hotdelta.logs import counted
 from hotdelta.sanity_limits import SanityLimits
 
 
@@ -31,7 +32,7 @@ class Usual:
 def judge_values(figures: Figures, limits: SanityLimits, usual: Usual | None) -> str:
     """What is wrong, or nothing. `usual` is None while there are too few earlier updates."""
     if figures.nonfinite and not limits.is_nonfinite_allowed:
-        return f"{figures.nonfinite} values are NaN or infinite"
+        return f"NaN or infinite in {counted(figures.nonfinite, 'value')}"
     if figures.max_abs > limits.max_abs:
         return f"a value of {figures.max_abs:.3g} is larger than {limits.max_abs:.3g}"
     if usual is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +17,10 @@ import pytest
 
 from hotdelta.chain import Kind, Manifest, Position, RestoreFull
 from hotdelta.signatures import METADATA_FILE
+from loader.applier import FollowLimits
+from loader.checks import Checks
+from loader.commit_files import VerifiedFiles, verify_files
+from loader.follower import Follower
 from loader.live_model import LiveModel
 from loader.served import Serving, Version
 from tests.chaos.rig import put
@@ -157,3 +163,30 @@ def test_full_waits_for_the_export_that_is_served(root: Path, serving: Serving, 
         assert ask(serving) == before
     path.write_text(content)
     assert follow(chain, serving, RestoreFull(full), full_diff_bytes=0)
+
+
+def test_full_that_waits_for_an_export_is_not_read_again_before_it_is_there(
+    root: Path, serving: Serving, full: Manifest
+) -> None:
+    reads = list[Position]()
+
+    def verify(run_dir: Path, manifest: Manifest) -> VerifiedFiles:
+        reads.append(manifest.position)
+        return verify_files(run_dir, manifest)
+
+    limits = FollowLimits(undo_bytes=2**20, full_diff_bytes=0, slice_bytes=64)
+    follower = Follower(
+        serving, view_of(root), limits, checks=Checks(verify), clock=time.monotonic, wall_clock=time.time
+    )
+
+    def is_taken() -> bool:
+        return follower.follow([RestoreFull(full)], lambda served: True)
+
+    with contextlib.closing(follower):
+        for name in (METADATA_FILE, "saved_model.pb"):
+            away = (root / "export" / "1" / name).rename(root / "away")
+            assert [is_taken(), is_taken()] == [False, False]
+            assert reads == [FULL]
+            away.rename(root / "export" / "1" / name)
+        assert is_taken()
+        assert reads == [FULL, FULL]

@@ -13,7 +13,6 @@ import pytest
 from hotdelta.chain import BundleReader, Kind, Position, names
 from hotdelta.errors import ApplyError, DamagedError, RequestError
 from hotdelta.signatures import METADATA_FILE
-from loader import full_filling
 from loader.commit_files import VerifiedFiles, verify_files
 from loader.delta_files import DeltaFiles
 from loader.full_diff import compare_full, staged_difference
@@ -122,20 +121,17 @@ def test_what_differs_in_more_than_the_budget_is_not_kept(root: Path, model: Liv
     assert values(model) == before
 
 
-def test_full_fills_a_model_whatever_it_held(
-    root: Path, model: LiveModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(full_filling, "_SLICE_BYTES", 64)
+def test_full_fills_a_model_whatever_it_held(root: Path, model: LiveModel) -> None:
     full, expected = train_a_full(root)
     path = serving_file(root / "run", full.manifest)
     content = path.read_bytes()
     os.truncate(path, len(content) // 2)
     with pytest.raises(DamagedError, match="ends before"):
-        fill_model(model, full)
+        fill_model(model, full, slice_bytes=64)
     assert (model.node, values(model) == expected) == (None, False), "it must not pass for a state"
     path.write_bytes(content)
     again = verify_files(root / "run", full.manifest)
-    fill_model(model, again)
+    fill_model(model, again, slice_bytes=64)
     assert values(model) == expected
     assert (model.node, model.step) == (full.manifest.node, full.manifest.step)
 
@@ -145,7 +141,7 @@ def test_full_that_changed_meanwhile_is_no_state(root: Path, model: LiveModel) -
     path = serving_file(root / "run", full.manifest)
     path.write_bytes(path.read_bytes())
     with pytest.raises(DamagedError, match="changed after they were verified"):
-        fill_model(model, full)
+        fill_model(model, full, slice_bytes=64)
     assert model.node is None
 
 

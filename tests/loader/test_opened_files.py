@@ -61,7 +61,7 @@ def test_what_is_no_plain_file_is_refused(
         remove(path)
         replace(path)
         with pytest.raises(DamagedError, match=r"cannot be read: (it is not a regular file|Too many levels)"):
-            restore_verified(model, files)
+            restore_verified(model, files, slice_bytes=4096)
         assert (users(model), model.node) == (before, node)
         put(path, content)
 
@@ -85,7 +85,7 @@ def test_tensorflow_reads_what_we_opened_whatever_is_there_now(
     ReplacedMeanwhile.paths = serving_paths(files)
     model = ReplacedMeanwhile.load(full_only)
     with pytest.raises(DamagedError, match="changed after they were verified"):
-        restore_verified(model, files)
+        restore_verified(model, files, slice_bytes=4096)
     assert model.node is None, "nobody can say that it was not changed before that"
     assert list(temporary.iterdir()) == []
     model.close()
