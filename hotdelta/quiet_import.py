@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, cast
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _ERRORS_HIDDEN = "3"
-_PATIENCE = 1.0
+_MARK = b"\0all of it\n"
 _GREETINGS = (b"I0000 ", b"WARNING: All log messages before absl::InitializeLog() ")
 
 
@@ -39,34 +39,39 @@ def _stderr_without_greetings() -> Iterator[None]:
     program = [sys.executable, "-I", "-S", __file__]
     try:
         sieve = subprocess.Popen(
-            program, stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, start_new_session=True
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
         )
         try:
-            with cast(IO[bytes], sieve.stdin) as into_sieve:
+            with cast(IO[bytes], sieve.stdin) as into_sieve, cast(IO[bytes], sieve.stdout) as answer:
                 os.dup2(into_sieve.fileno(), 2)
                 try:
                     yield
                 finally:
                     os.dup2(stderr, 2)
+                    _wait_for_all_of_it(into_sieve, answer)
         finally:
-            _wait_a_little(sieve)
+            # It ends with the last process that was started meanwhile and still writes to it.
+            threading.Thread(target=sieve.wait, name="sieve", daemon=True).start()
     finally:
         os.close(stderr)
 
 
-def _wait_a_little(sieve: subprocess.Popen[bytes]) -> None:
-    """What was started meanwhile and goes on still writes to it: then it ends with that, and not now."""
-    try:
-        sieve.wait(_PATIENCE)
-    except subprocess.TimeoutExpired:
-        threading.Thread(target=sieve.wait, name="sieve", daemon=True).start()
+def _wait_for_all_of_it(into_sieve: IO[bytes], answer: IO[bytes]) -> None:
+    """However slow it is: no line that comes later may overtake those that went through it."""
+    with suppress(BrokenPipeError):
+        os.write(into_sieve.fileno(), _MARK)
+    answer.read()
 
 
 def _sieve() -> None:
+    """Its standard output only tells, by its end, that all before the mark was passed on."""
     for line in sys.stdin.buffer:
-        if not line.startswith(_GREETINGS):
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
+        said = line.removesuffix(_MARK)
+        if not said.startswith(_GREETINGS):
+            sys.stderr.buffer.write(said)
+            sys.stderr.buffer.flush()
+        if said != line:
+            os.close(1)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ put together, and one call is one position for all of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import OrderedDict, deque
@@ -187,8 +188,10 @@ class Batcher:
         ]
 
     def _deliver(self, answers: Sequence[tuple[_Job, Answer | Exception]]) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_resolve, answers)
+        if self._loop is not None:
+            # Closed: a server that stops does not wait for ever for what a model is busy with.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_resolve, answers)
 
 
 def _resolve(answers: Sequence[tuple[_Job, Answer | Exception]]) -> None:

@@ -58,6 +58,20 @@ def test_last_words_before_an_abort_get_through() -> None:
     assert said == "F0000 no AVX\n"
 
 
+def test_however_slow_the_sieve_is_nothing_overtakes_what_goes_through_it() -> None:
+    code = """
+import psutil, threading
+with quiet_import():
+    (sieve,) = psutil.Process().children()
+    sieve.suspend()
+    threading.Timer(1.2, sieve.resume).start()
+    os.write(2, b"first\\nthe beginning of a line")
+print(" and its end", file=sys.stderr)
+"""
+
+    assert stderr_of(code) == "first\nthe beginning of a line and its end\n"
+
+
 def test_a_process_that_stays_is_not_waited_for() -> None:
     starts = "import subprocess\n"
     starts += "with quiet_import():\n stays = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)\n"

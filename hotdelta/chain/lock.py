@@ -50,6 +50,13 @@ class TrainerLock:
             os.pwrite(self._fd, _describe_self(), 0)
 
     def release(self) -> None:
+        if self._fd is not None:
+            # Closing is not enough: a process that another thread starts has a copy until its program runs.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.close()
+
+    def close(self) -> None:
+        """Without unlocking: what a child does with its copy of a lock that is its parent's."""
         fd, self._fd = self._fd, None
         _held.discard(self)
         if fd is not None:
@@ -125,7 +132,7 @@ def _describe_self() -> bytes:
 def _close_in_child() -> None:
     """Closing the copy keeps the parent's lock, and frees it when the parent dies before its data workers."""
     for lock in list(_held):
-        lock.release()
+        lock.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)

@@ -25,8 +25,10 @@ class TerminationSignal:
         """
         if not self._is_installed and threading.current_thread() is threading.main_thread():
             self._is_training = is_training
-            self._previous = signal.signal(signal.SIGTERM, self._receive)
+            # All of it before the signal can come.
+            self._previous = signal.getsignal(signal.SIGTERM)
             self._is_installed = True
+            signal.signal(signal.SIGTERM, self._receive)
 
     def stop(self) -> None:
         if self._is_installed:

@@ -15,6 +15,7 @@ from hotdelta.chain.scan import Scanner
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.train.checkpoint_config import CheckpointConfig
+from hotdelta.train.given_directory import to_directory
 from hotdelta.train.job import Job, JobFolder, progress_name, start_of
 from hotdelta.train.job_saves import POLL_SECONDS, is_of_life
 from hotdelta.train.resume import ResumePoint, ResumeReader, find_resume_point
@@ -36,8 +37,11 @@ class TrainerProgress:
             raise ConfigurationError(
                 "trainer 0 saves the model", hint="give its job to DeltaWriter or DeltaCheckpoint"
             )
-        is_config = isinstance(checkpoint_dir, CheckpointConfig)
-        run_dir = checkpoint_dir.run_dir if is_config else Path(checkpoint_dir)  # type: ignore[union-attr, arg-type]
+        run_dir = (
+            checkpoint_dir.run_dir
+            if isinstance(checkpoint_dir, CheckpointConfig)
+            else to_directory(checkpoint_dir)
+        )
         self._job = job
         self._folder = JobFolder(run_dir)
         self._folder.claim(job)
@@ -88,11 +92,16 @@ class TrainerProgress:
     def _wait_for_cut(self) -> None:
         deadline = time.monotonic() + self._job.answer_seconds
         pause = threading.Event()
-        while (self._folder.read("taken") or {}).get("id") != self._answered:
+        while self._is_cut_awaited():
             if time.monotonic() > deadline:
                 event(logger, logging.WARNING, "trainer 0 takes no cut; training goes on")
                 return
             pause.wait(POLL_SECONDS)
+
+    def _is_cut_awaited(self) -> bool:
+        """Not when trainer 0 asks for another one: who looks so late has missed what became of this."""
+        ids = [(self._folder.read(name) or {}).get("id") for name in ("request", "taken")]
+        return ids[0] == self._answered != ids[1]
 
     def _write(self, document: dict[str, Any]) -> None:
         state = self._progress.with_registered(self._states.read())

@@ -79,6 +79,18 @@ def test_forked_worker_that_outlives_the_trainer_does_not_hold_the_lock(tmp_path
             os.kill(worker, signal.SIGKILL)
 
 
+def test_release_does_not_wait_for_a_process_that_is_being_started(tmp_path: Path) -> None:
+    """Between fork and exec it has copies of all descriptors of the trainer."""
+    lock = TrainerLock(tmp_path)
+    lock.acquire()
+    assert lock._fd is not None
+    copy = os.dup(lock._fd)
+    lock.release()
+    with TrainerLock(tmp_path):
+        pass
+    os.close(copy)
+
+
 def test_lock_can_be_taken_again_after_the_directory_was_removed(tmp_path: Path) -> None:
     lock = TrainerLock(tmp_path / "run")
     lock.acquire()

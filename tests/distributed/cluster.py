@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -48,8 +48,8 @@ class Cluster:
         self._forks.__exit__(kind, error, trace)
         self._ports.close()
 
-    def start_servers(self, *, ps: int, workers: int) -> None:
-        """A new cluster, on ports that are its own until the next."""
+    def start_servers(self, *, ps: int, workers: int, calls: Mapping[int, Path] | None = None) -> None:
+        """A new cluster, on ports that are its own until the next. `calls`: of parameter servers, see `serve`."""
         self.kill_all()
         self._ports.close()
         ports = self._ports.enter_context(reserved_ports(ps + workers + 1))
@@ -60,10 +60,11 @@ class Cluster:
         }
         for job, count in (("ps", ps), ("worker", workers)):
             for index in range(count):
-                self.start_server(job, index)
+                path = (calls or {}).get(index) if job == "ps" else None
+                self.start_server(job, index, calls=str(path or ""))
 
-    def start_server(self, job: str, index: int) -> None:
-        arguments = {"cluster": self._addresses, "job": job, "index": index}
+    def start_server(self, job: str, index: int, *, calls: str = "") -> None:
+        arguments = {"cluster": self._addresses, "job": job, "index": index, "calls": calls}
         self._pids[job, index] = self._fork("serve", f"{job}-{index}", arguments)
 
     def pid(self, job: str, index: int) -> int:
@@ -149,8 +150,11 @@ class Reporter:
 
     def wait_for(self, what: str, count: int = 1) -> Any:
         def is_said() -> bool:
-            assert len(self.said(what)) >= count or is_alive(self.pid), self.log()[-3000:]
-            return len(self.said(what)) >= count
+            # In this order: what it says before it ends is found.
+            is_running = is_alive(self.pid)
+            is_found = len(self.said(what)) >= count
+            assert is_found or is_running, self.log()[-3000:]
+            return is_found
 
         wait_until(is_said, f"a process that says {what}")
         return self.said(what)[-1]

@@ -129,6 +129,19 @@ def test_nobody_waits_for_the_cut_of_a_trainer_0_that_was_killed(tmp_path: Path)
         writer.save()
 
 
+def test_trainer_that_looks_too_late_does_not_wait_for_a_cut_that_is_over(tmp_path: Path) -> None:
+    trainer_0(tmp_path, Job("ranking")).close()
+    folder = JobFolder(tmp_path)
+    folder.write("request", {"id": "first", "run": 1, "start": "nothing"})
+    late = TrainerProgress(tmp_path, Job("ranking", 1, 2, answer_seconds=600))
+    answering = threading.Thread(target=late.step, name="trainer-1", daemon=True)
+    answering.start()
+    wait_until((tmp_path / FOLDER / "trainer-1.json").exists, "an answer")
+    folder.write("request", {"id": "second", "run": 1, "start": "nothing"})
+    answering.join(60)
+    assert not answering.is_alive()
+
+
 def test_directory_of_another_job_is_refused(tmp_path: Path) -> None:
     trainer_0(tmp_path, Job("ranking")).close()
     before = commits(tmp_path)

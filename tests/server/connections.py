@@ -43,13 +43,28 @@ def request(*headers: str, body: bytes = BODY, line: str = "POST /predict HTTP/1
 
 
 def read_answer(connection: socket.socket) -> tuple[int, Any]:
-    """Status and document of one answer."""
-    with connection.makefile("rb") as stream:
+    """Status and document of one answer, and nothing of the next one, which may be there, too."""
+    with connection.makefile("rb", buffering=0) as stream:
         status = int(stream.readline().split()[1])
         headers = dict(
             line.decode().lower().split(": ") for line in iter(lambda: stream.readline().strip(), b"")
         )
-        return status, orjson.loads(stream.read(int(headers["content-length"])))
+    size, content = int(headers["content-length"]), b""
+    while len(content) < size and (piece := connection.recv(size - len(content))):
+        content += piece
+    return status, orjson.loads(content)
+
+
+@contextmanager
+def answered_before(address: tuple[str, int]) -> Iterator[socket.socket]:
+    """A connection that the server has answered on: it waits for nothing before something is sent again.
+
+    For tests of its patience: on a new one that would be over when we are slow with the first byte.
+    """
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(request(LENGTH))
+        assert read_answer(connection)[0] == 200
+        yield connection
 
 
 def ask(address: tuple[str, int], sent: bytes) -> tuple[int, Any]:

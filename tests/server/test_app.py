@@ -15,6 +15,7 @@ from server import app as app_module
 from server.app import create_app
 from server.position_wait import PositionWait
 from server.settings import Settings
+from tests.end_to_end.processes import wait_until
 from tests.server.fake_model import FakeModel
 
 Serve = Callable[..., TestClient]
@@ -193,6 +194,6 @@ def test_a_prediction_that_does_not_end_does_not_keep_the_server_from_stopping(
         with TestClient(app) as client:
             assert client.post("/predict", json={"instances": [[1, 2]]}).status_code == 504
         assert app.state.is_at_rest is False
-        assert not model.is_started, "the loader was not stopped"
+        wait_until(lambda: not model.is_started, "the loader is stopped")
     finally:
         model.may_answer.set()

@@ -15,7 +15,7 @@ from server.app import create_app
 from server.http_protocol import MAX_HEAD_BYTES, JsonHttpProtocol
 from server.listening import configure
 from server.settings import Settings
-from tests.server.connections import BODY, LENGTH, ask, read_answer, request, serving
+from tests.server.connections import BODY, LENGTH, answered_before, ask, read_answer, request, serving
 from tests.server.fake_model import FakeModel
 
 
@@ -74,8 +74,8 @@ def test_who_closes_his_side_in_the_middle_is_hung_up_on(address: tuple[str, int
 def test_who_does_not_go_on_is_not_waited_for(
     address: tuple[str, int], sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
-    with socket.create_connection(address, timeout=30) as connection:
+    with answered_before(address) as connection:
+        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
         connection.sendall(sent)
         problem = "the rest of the request did not come within 0.2 seconds"
         assert read_answer(connection) == (408, {"error": problem})
@@ -94,8 +94,8 @@ def test_who_never_begins_to_ask_is_hung_up_on_without_a_word(
 def test_a_body_may_take_as_long_as_its_bytes_keep_coming(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 2.5)
-    with socket.create_connection(address, timeout=30) as connection:
+    with answered_before(address) as connection:
+        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 2.5)
         connection.sendall(request(LENGTH, body=b""))
         for index in range(0, len(BODY), 2):
             threading.Event().wait(0.25)
@@ -121,10 +121,10 @@ def test_a_head_has_its_time_however_its_bytes_come(
 def test_what_comes_after_a_request_does_not_spoil_its_answer(
     more: bytes, is_one_packet: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
     model = FakeModel()
-    model.may_answer.clear()
-    with serving(model) as address, socket.create_connection(address, timeout=30) as connection:
+    with serving(model) as address, answered_before(address) as connection:
+        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+        model.may_answer.clear()
         for piece in [request(LENGTH) + more] if is_one_packet else [request(LENGTH), more]:
             connection.sendall(piece)
             threading.Event().wait(0.1)
@@ -147,8 +147,8 @@ def test_slow_clients_are_answered(address: tuple[str, int]) -> None:
 def test_the_rest_of_a_body_that_was_refused_is_not_answered_a_second_time(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
-    with socket.create_connection(address, timeout=30) as connection:
+    with answered_before(address) as connection:
+        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
         connection.sendall(request(f"Content-Length: {2**30}"))
         assert read_answer(connection)[0] == 413
         assert connection.recv(1) == b""
@@ -157,12 +157,12 @@ def test_the_rest_of_a_body_that_was_refused_is_not_answered_a_second_time(
 def test_who_has_his_answer_may_ask_again_later(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
-    with socket.create_connection(address, timeout=30) as connection:
+    with answered_before(address) as connection:
+        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
         for _ in range(2):
+            threading.Event().wait(0.4)
             connection.sendall(request(LENGTH))
             assert read_answer(connection)[1]["predictions"] == [3.0]
-            threading.Event().wait(0.4)
 
 
 def test_an_idle_connection_is_kept_longer_than_load_balancers_keep_theirs() -> None:

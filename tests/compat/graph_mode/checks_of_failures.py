@@ -176,6 +176,8 @@ def test_a_session_that_waits_for_its_cluster_says_so_and_says_when_it_goes_on(
     caller.join()
     assert "the cluster answers again" in caplog.messages[-1]
     said = len(caplog.messages)
+    # On a busy machine nothing is at once.
+    monkeypatch.setattr(server_patience, "SLOW_SECONDS", 60.0)
     assert session.run("at once") == "at once"
     assert len(caplog.messages) == said
 
