@@ -23,6 +23,8 @@ DEBIAN_PACKAGES :=
 
 export PYTHONUNBUFFERED := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# A hundred processes of the tests import the same modules: one compiles them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## show the targets

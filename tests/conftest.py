@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from hypothesis import HealthCheck, settings
 
 # As in the profile that hypothesis has for CI: an example that a busy machine runs or draws slowly is no failure.
@@ -12,3 +14,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays, and is most of what there is: no export need search it for garbage."""
+    gc.collect()
+    gc.freeze()

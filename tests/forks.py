@@ -5,6 +5,7 @@ An operation would start threads, which a fork loses.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -93,6 +94,8 @@ def serve_forks(tasks: Mapping[str, Callable[..., None]]) -> None:
         _note_ends(ends)
 
     signal.signal(signal.SIGCHLD, note_ends)
+    # The forks share what is imported, and need not search it for garbage.
+    gc.freeze()
     for line in sys.stdin:
         task, log, arguments = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})

@@ -13,8 +13,21 @@ from pathlib import Path
 from hotdelta.chain.disk import Disk
 
 
-class CountingDisk(Disk):
-    """A real disk that counts its calls; subclasses say what happens before and after the call of a number."""
+class PoweredDisk(Disk):
+    """A real disk that never loses its power: nothing waits until it is durable, which takes longer than most tests.
+
+    What outlives a process is all the same: kill -9 loses nothing that was written. See RecordingDisk for the rest.
+    """
+
+    def fsync(self, fd: int) -> None:
+        os.fstat(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        path.stat()
+
+
+class CountingDisk(PoweredDisk):
+    """A disk that counts its calls; subclasses say what happens before and after the call of a number."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -128,8 +141,8 @@ class _Names:
     come: tuple[tuple[str, _Inode], ...] = ()
 
 
-class RecordingDisk(Disk):
-    """A real disk that knows what of it a power loss would leave: bytes are safe after fsync, names after a sync."""
+class RecordingDisk(PoweredDisk):
+    """A disk that knows what of it a power loss would leave: bytes are safe after fsync, names after a sync."""
 
     def __init__(self) -> None:
         self.snapshots: list[tuple[dict[Path, _Inode], list[_Names]]] = []

@@ -11,8 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from hotdelta.chain import Disk, Kind
-from tests.chain.disks import KillingDisk
+from hotdelta.chain import Kind
+from tests.chain.disks import KillingDisk, PoweredDisk
 from tests.chain.model_trainer import ModelTrainer
 
 OLD_ROWS = {1: 10, 2: 20}
@@ -32,7 +32,7 @@ def main(directory: Path, kinds: list[Kind]) -> None:
 
 
 def _save(run_dir: Path, kinds: list[Kind], *, kill_after: int) -> None:
-    trainer = ModelTrainer(run_dir, Disk())
+    trainer = ModelTrainer(run_dir, PoweredDisk())
     trainer.open()
     trainer.save(OLD_ROWS, Kind.FULL)
     trainer.disk = KillingDisk(kill_after)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import Disk, Kind, Scanner, names
+from hotdelta.chain import Kind, Scanner, names
 from hotdelta.errors import CommitError
-from tests.chain.disks import CountingDisk, FailingDisk, RecordingDisk
+from tests.chain.disks import CountingDisk, FailingDisk, PoweredDisk, RecordingDisk
 from tests.chain.killed_writer import CHANGES, OLD_ROWS
 from tests.chain.model_trainer import ModelServer, ModelTrainer
 
@@ -35,7 +35,7 @@ def check_old_or_new(run_dir: Path) -> ModelServer:
     server = ModelServer(run_dir)
     assert server.follow().problem is None
     assert server.rows in (OLD_ROWS, NEW_ROWS)
-    trainer = ModelTrainer(run_dir, Disk())
+    trainer = ModelTrainer(run_dir, PoweredDisk())
     trainer.open()
     assert trainer.rows == server.rows
     trainer.save({9: 90}, Kind.DELTA, Kind.FULL)
@@ -72,7 +72,7 @@ def test_failure_of_each_call_of_a_save_is_a_commit_error_that_leaves_nothing(
 ) -> None:
     for call in range(1, count_calls(tmp_path / "count", kinds) + 1):
         run_dir = tmp_path / str(call)
-        trainer = ModelTrainer(run_dir, Disk())
+        trainer = ModelTrainer(run_dir, PoweredDisk())
         trainer.open()
         trainer.save(OLD_ROWS, Kind.FULL)
         before = Scanner(run_dir).scan().manifests
@@ -82,7 +82,7 @@ def test_failure_of_each_call_of_a_save_is_a_commit_error_that_leaves_nothing(
         assert error is None or (error.hint and len(manifests) - len(before) < len(kinds))
         assert error is not None or len(manifests) - len(before) == len(kinds)
         assert list_leftovers(run_dir) == set()
-        trainer.disk = Disk()
+        trainer.disk = PoweredDisk()
         trainer.save({9: 90}, Kind.DELTA)
         server = ModelServer(run_dir)
         assert server.follow().problem is None
@@ -100,7 +100,7 @@ def save_and_catch(trainer: ModelTrainer, kinds: tuple[Kind, ...]) -> CommitErro
 
 
 def count_calls(run_dir: Path, kinds: tuple[Kind, ...]) -> int:
-    trainer = ModelTrainer(run_dir, Disk())
+    trainer = ModelTrainer(run_dir, PoweredDisk())
     trainer.open()
     trainer.save(OLD_ROWS, Kind.FULL)
     trainer.disk = disk = CountingDisk()
@@ -114,7 +114,7 @@ def test_power_loss_at_any_moment_leaves_the_old_state_or_the_new_one(
     tmp_path: Path, kinds: tuple[Kind, ...]
 ) -> None:
     source = tmp_path / "run"
-    trainer = ModelTrainer(source, Disk())
+    trainer = ModelTrainer(source, PoweredDisk())
     trainer.open()
     trainer.save(OLD_ROWS, Kind.FULL)
     trainer.disk = disk = RecordingDisk()
@@ -131,7 +131,7 @@ def test_power_loss_at_any_moment_leaves_the_old_state_or_the_new_one(
 
 def test_committed_state_survives_a_power_loss_after_the_commit(tmp_path: Path) -> None:
     source = tmp_path / "run"
-    trainer = ModelTrainer(source, Disk())
+    trainer = ModelTrainer(source, PoweredDisk())
     trainer.open()
     trainer.save(OLD_ROWS, Kind.FULL)
     trainer.disk = disk = RecordingDisk()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotdelta.chain import Disk, Kind, Node, Scanner
-from tests.chain.disks import Crash, CrashingDisk
+from hotdelta.chain import Kind, Node, Scanner
+from tests.chain.disks import Crash, CrashingDisk, PoweredDisk
 from tests.chain.model_trainer import ModelServer, ModelTrainer, Rows
 
 CALLS_OF_A_SAVE = 40
@@ -26,7 +26,7 @@ class World:
         self.trainer = self.start(None)
 
     def start(self, resume_at: Node | None) -> ModelTrainer:
-        trainer = ModelTrainer(self.run_dir, Disk())
+        trainer = ModelTrainer(self.run_dir, PoweredDisk())
         trainer.open(resume_at)
         assert trainer.tip is None or trainer.rows == self.states[trainer.tip]
         self.trainer = trainer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotdelta.chain import Disk, Kind, Manifest, Scanner, delete, expired, verify
-from tests.chain.disks import Crash, CrashingDisk
+from tests.chain.disks import Crash, CrashingDisk, PoweredDisk
 from tests.chain.manifests import delta, full
 from tests.chain.model_trainer import ModelServer, ModelTrainer
 from tests.chain.test_crashes import list_leftovers
@@ -58,7 +58,7 @@ def test_at_least_one_full_is_kept() -> None:
 
 
 def train(run_dir: Path) -> ModelTrainer:
-    trainer = ModelTrainer(run_dir, Disk())
+    trainer = ModelTrainer(run_dir, PoweredDisk())
     trainer.open()
     trainer.save({1: 1}, Kind.FULL)
     for value in range(4):
@@ -98,7 +98,7 @@ def test_crash_at_any_call_of_deleting_leaves_a_chain_that_works(tmp_path: Path)
         server = ModelServer(run_dir)
         assert server.follow().problem is None
         assert server.rows == trainer.rows
-        again = ModelTrainer(run_dir, Disk())
+        again = ModelTrainer(run_dir, PoweredDisk())
         again.open()
         again.retain(1)
         again.close()

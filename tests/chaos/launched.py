@@ -33,9 +33,11 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     if options.obey_permissions:
         obey_permissions()
-        rest = [word for word in arguments if word != "--obey-permissions"]
-        os.execv(sys.executable, [sys.executable, "-u", "-m", "tests.chaos.launched", *rest])  # noqa: S606
+        _start_anew([word for word in arguments if word != "--obey-permissions"])
     if options.clock is not None:
+        if "hotdelta" in sys.modules:
+            # What is imported knows the right clock.
+            _start_anew(arguments)
         time.time = shifted_clock(options.clock, time.time)
     if options.ask is not None:
         # Before the calls are counted: its import alone makes ten thousand of them.
@@ -43,6 +45,10 @@ def main(arguments: Sequence[str]) -> None:
         hand_over(Path(options.ask[0]), options.ask[1].split(","))
     sys.argv = [options.module, *options.arguments]
     runpy.run_module(options.module, run_name="__main__", alter_sys=True)
+
+
+def _start_anew(arguments: Sequence[str]) -> None:
+    os.execv(sys.executable, [sys.executable, "-u", "-m", "tests.chaos.launched", *arguments])  # noqa: S606
 
 
 def hand_over(socket_path: Path, calls: Sequence[str]) -> None:

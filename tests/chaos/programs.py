@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.processes import Program, Server
+from tests.chaos.warm_programs import WarmProgram
+from tests.end_to_end.processes import Server
 
 LAUNCHED = "tests.chaos.launched"
 
@@ -27,7 +28,7 @@ def obeying(launcher: Sequence[str] = (LAUNCHED,)) -> tuple[str, ...]:
     return *launcher, "--obey-permissions"
 
 
-class Writer(Program):
+class Writer(WarmProgram):
     """`writer_program`. What it says when it starts is the state that it goes on from."""
 
     def __init__(self, root: Path, launcher: Sequence[str] = ()) -> None:
@@ -50,9 +51,15 @@ class Writer(Program):
         return answer
 
 
+class WarmServer(WarmProgram, Server):
+    """The command `server`."""
+
+
 def follow(root: Path, *flags: str, launcher: Sequence[str] = ()) -> Server:
     """The command `server` on root/run and root/export, ready to answer. Polls fast: a lost event costs no time."""
     polling = ("--poll-seconds", "0.2")
-    server = Server(root / "export", root / "run", root / "server.log", *polling, *flags, launcher=launcher)
+    server = WarmServer(
+        root / "export", root / "run", root / "server.log", *polling, *flags, launcher=launcher
+    )
     server.wait_until_ready()
     return server

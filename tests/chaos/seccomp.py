@@ -53,6 +53,7 @@ FORMS = {
     "inotify_add_watch": Form(254, 27, path=1),
 }
 OPENS, WATCHES = ("open", "openat"), ("inotify_add_watch",)
+RENAMES = ("rename", "renameat", "renameat2")
 READS = (*OPENS, "newfstatat", "getdents64", "read", "pread64", "preadv", "preadv2", "mmap", "close")
 WRITES = (*OPENS, *(name for name in FORMS if name not in READS + WATCHES))
 

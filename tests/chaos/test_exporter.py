@@ -20,7 +20,8 @@ from tests.chaos.seccomp import is_supported
 from tests.chaos.seeds import seeded
 from tests.chaos.system_calls import Action, Call, SystemCalls
 from tests.chaos.truth import Health, Truth
-from tests.end_to_end.processes import Program, wait_until
+from tests.chaos.warm_programs import WarmProgram
+from tests.end_to_end.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
 
@@ -29,7 +30,7 @@ NEVER = 10**9
 DISK_FULL, DISK_BROKEN = errno.ENOSPC, errno.EIO
 
 
-class Exporters(Program):
+class Exporters(WarmProgram):
     """`exporters`, and a server that follows the directory that they write to."""
 
     def __init__(self, root: Path, truth: Truth) -> None:

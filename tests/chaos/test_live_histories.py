@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hotdelta.chain import Disk, Position, Scanner, delete
+from tests.chain.disks import PoweredDisk
 from tests.chaos.conftest import Prepared
 from tests.chaos.programs import follow
 from tests.chaos.rig import NEWEST, bits_of
@@ -115,12 +116,16 @@ def crowd(followed: Followed, deltas: int) -> None:
     away = followed.root / "away"
     shutil.copytree(followed.run, away)
     followed.trainer.close()
-    trainer = Trainer(away)
-    positions = [
-        followed.truth.learn(trainer.train([number % ROWS]), bits_of(trainer.model))
-        for number in range(deltas)
-    ]
-    trainer.close()
+    with pytest.MonkeyPatch.context() as patch:
+        # Until each of them is durable takes longer than all the rest.
+        patch.setattr(Disk, "fsync", PoweredDisk.fsync)
+        patch.setattr(Disk, "sync_directory", PoweredDisk.sync_directory)
+        trainer = Trainer(away)
+        positions = [
+            followed.truth.learn(trainer.train([number % ROWS]), bits_of(trainer.model))
+            for number in range(deltas)
+        ]
+        trainer.close()
     followed.run.rename(followed.root / "before")
     away.rename(followed.run)
     followed.require(positions[-1])

@@ -15,13 +15,14 @@ import pytest
 from hotdelta.chain import Position
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import BEFORE, NEWEST, NEXT, Bits
-from tests.end_to_end.processes import Program, connect, wait_until
+from tests.chaos.warm_programs import WarmProgram
+from tests.end_to_end.processes import connect, wait_until
 from tests.loader.step_model import ROWS
 
 TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105 - opens nothing but this test's server
 
 
-class OrderedServer(Program):
+class OrderedServer(WarmProgram):
     """The command `server` with a token file and further flags."""
 
     def __init__(self, root: Path, *flags: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hotdelta.chain import names
 from tests.chaos.rig import put
 from tests.chaos.seccomp import is_supported
 from tests.chaos.seeds import seeded
@@ -72,8 +73,9 @@ def replace_directory(deployment: WatchedDeployment) -> Action:
 
     def act(_: Call) -> int:
         run.rename(away)
-        # The copy tool may have made it again.
-        shutil.copytree(away, run, dirs_exist_ok=True)
+        # The copy tool may have made it again. What it is writing now it must not find here half copied.
+        unfinished = shutil.ignore_patterns(f"{names.TEMPORARY_PREFIX}*")
+        shutil.copytree(away, run, ignore=unfinished, dirs_exist_ok=True)
         shutil.rmtree(away)
         return 0
 

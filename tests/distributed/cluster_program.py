@@ -9,10 +9,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from tests.chaos.launched import hand_over
+from tests.chaos.seccomp import RENAMES
 from tests.distributed.coordinator_program import coordinate
 from tests.distributed.job_program import lead, train_along
 from tests.distributed.remote_write_program import write_remotely
@@ -23,8 +26,13 @@ def server_file_mode(index: int) -> int:
     return (0o640, 0o600, 0o604)[index]
 
 
-def serve(cluster: Mapping[str, list[str]], job: str, index: int) -> None:
-    """A parameter server or a worker, until it is killed. The files that a parameter server makes tell which it is."""
+def serve(cluster: Mapping[str, list[str]], job: str, index: int, calls: str) -> None:
+    """A parameter server or a worker, until it is killed. The files that a parameter server makes tell which it is.
+
+    `calls`: where SystemCalls listen before which it renames no file; or nothing.
+    """
+    if calls:
+        hand_over(Path(calls), RENAMES)
     if job == "ps":
         os.umask(0o666 & ~server_file_mode(index))
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=index).join()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import resource
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +14,15 @@ from hotdelta.chain.bundle import BundleReader
 from hotdelta.chain.manifest import Kind, Manifest, Tracking
 from hotdelta.chain.slice_key import row_slices
 from hotdelta.chain.verification import directory_of
+from tests.chaos.seccomp import is_supported
+from tests.chaos.system_calls import Call, SystemCalls
 from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving
-from tests.distributed.cluster import Cluster, wait_until
+from tests.distributed.cluster import Cluster, Reporter, wait_until
 from tests.distributed.cluster_program import server_file_mode
 
 TABLE, SLOT = "table", "slots/accumulator/table"
 COORDINATOR_MODE = 0o644
-ATTEMPTS = 20
+stops_calls = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
 
 
 def pieces(run_dir: Path, manifest: Manifest, key: str) -> list[tuple[int, int, str]]:
@@ -135,43 +135,38 @@ def test_chain_that_was_removed_is_begun_anew_by_the_servers(cluster: Cluster, t
     assert_chain_holds(tmp_path / "run", coordinator.stop())
 
 
-def first_part(run_dir: Path, server: int) -> Iterator[Path]:
-    """Parts of a save that a server has begun: each server writes one for serving and one for training."""
-    for directory in (run_dir, directory_of(run_dir, Kind.DELTA)):
-        yield from directory.glob(f"{names.TEMPORARY_PREFIX}*.part-{2 * server}.*")
+def train_until_server_writes(
+    cluster: Cluster, root: Path, server: int, act: Callable[[Reporter, Call], object]
+) -> Reporter:
+    """Until `act` was called: the server has written the rows of a save, and is about to give their files names."""
+    with SystemCalls(root / "calls", within=root / "run") as calls:
+        cluster.start_servers(ps=2, workers=2, calls={server: root / "calls"})
+        coordinator = cluster.coordinate(root / "run")
+        coordinator.wait_for("step", 2)
+
+        def act_once(call: Call) -> int:
+            act(coordinator, call)
+            return 0
+
+        calls.arm(1, act_once)
+        wait_until(lambda: calls.acted_on is not None, "a save")
+    return coordinator
 
 
-def kill_in_the_middle_of_a_save(run_dir: Path, server: int, kill: Callable[[], None]) -> None:
-    wait_until(lambda: any(True for _ in first_part(run_dir, server)), "a save", poll_seconds=0)
-    kill()
-
-
+@stops_calls
 @pytest.mark.parametrize("ps", [2, 3])
 def test_server_killed_in_the_middle_of_a_save(ps: int, cluster: Cluster, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    logs: list[str] = []
-    while not any("not committed" in log for log in logs):
-        assert len(logs) < ATTEMPTS, "never in the middle of a save"
-        cluster.start_servers(ps=2, workers=2)
-        coordinator = cluster.coordinate(run_dir)
-        coordinator.wait_for("step", 2)
-        kill_in_the_middle_of_a_save(run_dir, 1, lambda: os.kill(cluster.pid("ps", 1), signal.SIGKILL))
-        coordinator.wait_for_end()
-        logs.append(coordinator.log())
-    assert_resumes(cluster, run_dir, tmp_path / "export", ps=ps)
+    coordinator = train_until_server_writes(cluster, tmp_path, 1, lambda _, call: call.kill())
+    coordinator.wait_for_end()
+    assert "not committed" in coordinator.log()
+    assert_resumes(cluster, tmp_path / "run", tmp_path / "export", ps=ps)
 
 
+@stops_calls
 def test_coordinator_killed_in_the_middle_of_a_save(cluster: Cluster, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    left: list[list[str]] = []
-    while not any(left):
-        assert len(left) < ATTEMPTS, "never in the middle of a save"
-        cluster.start_servers(ps=2, workers=2)
-        coordinator = cluster.coordinate(run_dir)
-        coordinator.wait_for("step", 2)
-        kill_in_the_middle_of_a_save(run_dir, 0, coordinator.kill)
-        left.append(leftovers(run_dir))
-    assert_resumes(cluster, run_dir, tmp_path / "export", ps=2)
+    train_until_server_writes(cluster, tmp_path, 0, lambda coordinator, _: coordinator.kill())
+    assert leftovers(tmp_path / "run") != []
+    assert_resumes(cluster, tmp_path / "run", tmp_path / "export", ps=2)
 
 
 def assert_resumes(cluster: Cluster, run_dir: Path, export_dir: Path, *, ps: int) -> None:

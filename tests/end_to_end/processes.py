@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import httpx
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from tests.end_to_end.probes import PROBES
 
 LIMIT_SECONDS = 90.0
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 Bits = list[int]
 
@@ -31,19 +32,35 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         pause.wait(0.02)
 
 
+class Process(Protocol):
+    """What a Program needs of subprocess.Popen."""
+
+    pid: int
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, seconds: float, /) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Program:
     """A Python module as a process, whose standard error goes to a file. Killed when the test is over."""
 
     def __init__(self, module: str, *arguments: str, errors: Path) -> None:
         self._errors = errors
+        self.process = self._start(module, arguments, errors)
+
+    def _start(self, module: str, arguments: Sequence[str], errors: Path) -> Process:
         with errors.open("ab") as file:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-u", "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
                 text=True,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+                env={**os.environ, **ENVIRONMENT},
             )
 
     @property

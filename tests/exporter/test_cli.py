@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,6 +102,7 @@ def test_a_module_that_cannot_be_imported_is_named(
         ["--checkpoint-dir", ""],
         ["--export-dir", ""],
         ["--nonsense"],
+        ["--save-incr"],
     ],
 )
 def test_wrong_usage_exits_with_two(
@@ -144,33 +144,13 @@ def exporter(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def wait_for(directory: Path, pattern: str, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not list(directory.glob(pattern)) and time.monotonic() < deadline:
-        assert process.poll() is None
-        threading.Event().wait(0.005)
-
-
-def test_killed_in_the_middle_it_leaves_nothing_to_load_and_the_next_one_cleans_up(
-    run_dir: Path, tmp_path: Path
-) -> None:
-    with exporter(*arguments(run_dir, tmp_path, "--save-incr-model")) as process:
-        wait_for(tmp_path, ".tmp-export-*/saved_model.pb", process)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert [path.name for path in tmp_path.glob(".tmp-export-*")] == [".tmp-export-1"]
-    assert not [path for path in tmp_path.iterdir() if path.name.isdigit()]
-    assert main(arguments(run_dir, tmp_path)) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".exporter.lock", "1"]
-
-
 STOPPED_IN_A_DESTRUCTOR = """
 import os, signal
 import tensorflow as tf
 
 class Ending:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.{name})
 
 def save_and_stop(*arguments, **options):
     save(*arguments, **options)
@@ -181,19 +161,41 @@ save, tf.saved_model.save = tf.saved_model.save, save_and_stop
 """
 
 
+def stopped_in_the_middle(
+    run_dir: Path, export_dir: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> str:
+    """What an exporter says that is sent this signal when the SavedModel is written and not yet published.
+
+    In a destructor, which swallows what the handler of a signal raises.
+    """
+    export_dir.mkdir()
+    monkeypatch.chdir(export_dir.parent)
+    Path("stopped_in_a_destructor.py").write_text(STOPPED_IN_A_DESTRUCTOR.format(name=number.name))
+    stopping = ["--save-incr-model", "--import", "stopped_in_a_destructor"]
+    with exporter(*arguments(run_dir, export_dir, *stopping)) as process:
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), said
+    return said
+
+
+def test_killed_in_the_middle_it_leaves_nothing_to_load_and_the_next_one_cleans_up(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_dir = tmp_path / "export"
+    stopped_in_the_middle(run_dir, export_dir, monkeypatch, signal.SIGKILL)
+    assert sorted(path.name for path in export_dir.iterdir()) == [".exporter.lock", ".tmp-export-1"]
+    assert main(arguments(run_dir, export_dir)) == 0
+    assert sorted(path.name for path in export_dir.iterdir()) == [".exporter.lock", "1"]
+
+
 def test_terminated_in_the_middle_it_says_so_and_leaves_nothing_behind(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the signal comes in a destructor, which swallows what its handler raises."""
-    (tmp_path / "stopped_in_a_destructor.py").write_text(STOPPED_IN_A_DESTRUCTOR)
-    monkeypatch.chdir(tmp_path)
-    stopping = ["--save-incr-model", "--import", "stopped_in_a_destructor"]
-    with exporter(*arguments(run_dir, tmp_path / "export", *stopping)) as process:
-        said = process.communicate(timeout=120)[1]
-    assert process.returncode == 128 + signal.SIGTERM
+    export_dir = tmp_path / "export"
+    said = stopped_in_the_middle(run_dir, export_dir, monkeypatch, signal.SIGTERM)
     assert said.endswith("exporter: stopped; a version that is not complete is not published\n")
     assert "Traceback" not in said
-    assert [path.name for path in (tmp_path / "export").iterdir()] == [".exporter.lock"]
+    assert [path.name for path in export_dir.iterdir()] == [".exporter.lock"]
 
 
 def test_interrupted_while_it_waits_it_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +37,23 @@ def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def prepared_signed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("signed")
+    (root / "key").write_bytes(KEY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY_FILE_VARIABLE, str(root / "key"))
+        trainer = Trainer(root / "run")
+        trainer.train()
+        trainer.close()
+        export(root / "run", root / "export")
+    return root
+
+
 @pytest.fixture
-def signed_root(tmp_path: Path, key_file: Path) -> Path:
-    trainer = Trainer(tmp_path / "run")
-    trainer.train()
-    trainer.close()
-    export(tmp_path / "run", tmp_path / "export")
+def signed_root(prepared_signed_root: Path, tmp_path: Path, key_file: Path) -> Path:
+    for name in ("run", "export"):
+        shutil.copytree(prepared_signed_root / name, tmp_path / name)
     return tmp_path
 
 
