@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.errors import ModelMismatchError
+from hotdelta.logs import counted
 
 MOD, DIV = "mod", "div"
 
@@ -59,10 +60,10 @@ def moved_rows(
     for parts, strategy in ((saved_parts, saved_strategy), (live_parts, live_strategy)):
         if len(parts) > 1 and not strategy:
             raise ModelMismatchError(
-                f"table {key!r} was saved in {len(saved_parts)} parts and is built in {len(live_parts)}, and which ids "
-                "its parts hold is not known",
+                f"table {key!r} was saved in {counted(len(saved_parts), 'part')} and is built in {len(live_parts)}, "
+                "and which ids its parts hold is not known",
                 problems=(
-                    f"{key}: {len(saved_parts)} parts saved, {len(live_parts)} built, strategy unknown",
+                    f"{key}: {counted(len(saved_parts), 'part')} saved, {len(live_parts)} built, strategy unknown",
                 ),
                 hint="look it up with tf.nn.embedding_lookup, or build it with as many parts as it was saved with",
             )

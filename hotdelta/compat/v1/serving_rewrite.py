@@ -90,7 +90,7 @@ class _Rewriting:
         elif source is not None and node.op in SEGMENT_LOOKUPS:
             self._add_segments(node, source)
         elif source is not None:
-            self._add_gather(node.name, node, source)
+            self._add_gather(node, source)
         elif node.op not in PASSES_HANDLES or self._sources.of_handle(node.name) is None:
             self._copy(node)
 
@@ -116,31 +116,23 @@ class _Rewriting:
         self._made.append(copied)
 
     def _add_segments(self, node: Any, source: TableSource) -> None:
-        """First the rows, then the sums of them as they lie: the same additions in the same order."""
-        name, ids = node.name, node.input[1]
-        beside = ids if source.steps else ""
-        rows = self._add_gather(f"{name}/rows", node, source)
-        count = self._add(f"{name}/count", "Size", ids, T=index_dtype(node), out_type=tf.int32)
-        zero = self._add_constant(f"{name}/first", np.array(0, np.int32), beside)
-        one = self._add_constant(f"{name}/step", np.array(1, np.int32), beside)
-        every = self._add(f"{name}/every", "Range", zero, count, one, Tidx=tf.int32)
+        """Sums of rows of the whole table. The exporter reads no more of it than these rows."""
+        whole = self._add_read(f"{node.name}/whole", source, self._sources.waits_of_lookup(node))
+        rest = self._sources.without_handles(node.input[2:])
         copied = _anywhere(node)
-        copied.attr["Tidx"].type = tf.int32.as_datatype_enum
         del copied.input[:]
-        copied.input.extend([rows, every, *self._sources.without_handles(node.input[2:])])
+        copied.input.extend([whole, self._table_rows(node, source), *rest])
         self._made.append(copied)
 
-    def _add_gather(self, name: str, node: Any, source: TableSource) -> str:
-        dtype, ids = index_dtype(node), node.input[1]
-        rows = ids if len(source.item.parts) == 1 else self._add_moved_ids(name, source, ids, dtype)
-        return self._add(
-            name,
+    def _add_gather(self, node: Any, source: TableSource) -> None:
+        self._add(
+            node.name,
             "ResourceGather",
-            self._add_steps(name, source),
-            rows,
+            self._add_steps(node.name, source),
+            self._table_rows(node, source),
             *self._sources.waits_of_lookup(node),
             dtype=source.item.dtype,
-            Tindices=dtype,
+            Tindices=index_dtype(node),
             batch_dims=0,
             validate_indices=True,
         )
@@ -161,9 +153,12 @@ class _Rewriting:
             handle = f"{copied.name}:{output}" if output else copied.name
         return handle
 
-    def _add_moved_ids(self, name: str, source: TableSource, ids: str, dtype: tf.DType) -> str:
+    def _table_rows(self, node: Any, source: TableSource) -> str:
         """A row that the part does not have stays an error: it must not become a row of the next part."""
-        part, beside = source.part, ids if source.steps else ""
+        part, ids, dtype, name = source.part, node.input[1], index_dtype(node), f"{node.name}/ids"
+        if len(source.item.parts) == 1:
+            return str(ids)
+        beside = ids if source.steps else ""
         zero, rows, first, no_id = (
             self._add_constant(f"{name}/{what}", np.array(value, dtype.as_numpy_dtype), beside)
             for what, value in (
@@ -181,11 +176,10 @@ class _Rewriting:
 
     def _add_value(self, name: str, source: TableSource, awaited: Sequence[str] = ()) -> None:
         item, part = source.item, source.part
-        handle = self._add_steps(name, source)
         if len(item.parts) == 1:
-            self._add(name, "ReadVariableOp", handle, *awaited, dtype=item.dtype)
+            self._add_read(name, source, awaited)
             return
-        whole = self._add(f"{name}/whole", "ReadVariableOp", handle, *awaited, dtype=item.dtype)
+        whole = self._add_read(f"{name}/whole", source, awaited)
         begin = np.zeros(len(item.shape), np.int64)
         size = np.array([part.rows, *item.shape[1:]], np.int64)
         begin[0] = part.first_row
@@ -193,6 +187,10 @@ class _Rewriting:
         begins = self._add_constant(f"{name}/begin", begin, beside)
         sizes = self._add_constant(f"{name}/size", size, beside)
         self._add(name, "Slice", whole, begins, sizes, T=item.dtype, Index=tf.int64)
+
+    def _add_read(self, name: str, source: TableSource, awaited: Sequence[str]) -> str:
+        handle = self._add_steps(name, source)
+        return self._add(name, "ReadVariableOp", handle, *awaited, dtype=source.item.dtype)
 
     def _add_constant(self, name: str, value: np.ndarray, beside: str) -> str:
         """`beside`: what it is used with in a branch or loop, where it has to be of the same iteration."""
