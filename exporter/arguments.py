@@ -36,6 +36,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Turn what a trainer leaves in its checkpoint directory into a SavedModel to serve.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--checkpoint-dir",

@@ -36,7 +36,10 @@ _PATHS = {
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(
-            name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."
+            name,
+            help=help_text,
+            description=f"{help_text[0].upper()}{help_text[1:]}.",
+            allow_abbrev=False,
         )
         command.add_argument("url", metavar="URL", help="the server, for example http://127.0.0.1:8000")
         if name in ("rollback", "release"):

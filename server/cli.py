@@ -131,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve a model that is updated while it answers: each delta of the trainer, a moment later.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     for setting in fields(Settings):
         _add_flag(parser, setting)

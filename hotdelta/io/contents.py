@@ -8,6 +8,7 @@ from hotdelta.chain.scan import Listing
 from hotdelta.io.saved_position import route
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.variable_class import format_variables
+from hotdelta.logs import counted
 
 
 def describe_directory(directory: Path, listing: Listing) -> str:
@@ -16,4 +17,4 @@ def describe_directory(directory: Path, listing: Listing) -> str:
     with SavedState(directory, manifests) as saved:
         table = format_variables(saved.variables.values())
     newest, deltas = manifests[-1], len(manifests) - 1
-    return f"position {newest.position}, step {newest.step}: a full and {deltas} deltas\n\n{table}"
+    return f"position {newest.position}, step {newest.step}: a full and {counted(deltas, 'delta')}\n\n{table}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,23 @@ def test_a_command_line_is_understood(line: str) -> None:
     PARSERS[command].parse_args(arguments)
 
 
-def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    options = set(parser._option_string_actions)
+def parsers_within(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """It, and those of its commands."""
+    yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            options.update(*map(options_of, action.choices.values()))
-    return options
+            for command in action.choices.values():
+                yield from parsers_within(command)
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for found in parsers_within(parser) for option in found._option_string_actions}
+
+
+@pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
+def test_options_are_written_out(parser: argparse.ArgumentParser) -> None:
+    """Otherwise an option that a later release adds changes what a script means."""
+    assert [found.prog for found in parsers_within(parser) if found.allow_abbrev] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

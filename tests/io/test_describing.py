@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,8 @@ def test_what_is_on_disk_is_printed_with_the_classes_it_had(
     assert main(["describe", str(tmp_path)]) == 0
 
     printed = capsys.readouterr().out
-    assert printed.startswith("position 1.")
+    deltas = {"save": "0 deltas", "chain": "1 delta"}[kind]
+    assert re.match(rf"position 1\.\d+, step \d+: a full and {deltas}\n", printed)
     assert _lines(printed) == {line for line in live if " temporary " not in line}
 
 
