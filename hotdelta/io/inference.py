@@ -13,6 +13,7 @@ from exporter import export_saved_model
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import is_session
 from hotdelta.io.pruning import pruned_signature
+from hotdelta.train.given_directory import to_directory
 from hotdelta.train.row_values import Array
 from hotdelta.train.serving_trace import DEFAULT_SIGNATURE
 
@@ -34,17 +35,16 @@ def save_inference_model(
 
     Raises ConfigurationError.
     """
+    directory = to_directory(dirname, "dirname")
     feeds, targets = _as_list(feeded_var_names), _as_list(target_vars)
     if is_session(model):
         from hotdelta.io.session_inference import save_session
 
-        version = max(_versions(Path(dirname)), default=0) + 1
-        return save_session(
-            Path(dirname) / str(version), feeds, targets, model, is_incremental=save_incr_model
-        )
+        version = max(_versions(directory), default=0) + 1
+        return save_session(directory / str(version), feeds, targets, model, is_incremental=save_incr_model)
     signature = pruned_signature(model, feeds, targets)
     signatures = None if signature is None else {DEFAULT_SIGNATURE: signature}
-    return export_saved_model(model, dirname, save_incr_model=save_incr_model, signatures=signatures)
+    return export_saved_model(model, directory, save_incr_model=save_incr_model, signatures=signatures)
 
 
 class InferenceModel:
@@ -83,12 +83,19 @@ class InferenceModel:
             raise ConfigurationError(
                 f"the inputs are {', '.join(self.feed_names)}, and {', '.join(values) or 'nothing'} was given"
             )
-        feeds = {self._inputs[name]: np.asarray(value, self._dtypes[name]) for name, value in values.items()}
+        feeds = {self._inputs[name]: self._prepare(name, value) for name, value in values.items()}
         found: dict[str, Array] = self._session.run(self._outputs, feeds)
         return found
 
     def close(self) -> None:
         self._session.close()
+
+    def _prepare(self, name: str, value: Any) -> Array:
+        """numpy would make an id of 1.5."""
+        given, wanted = np.asarray(value), np.dtype(self._dtypes[name])
+        if given.size and wanted.kind != "O" and not np.can_cast(given.dtype, wanted, "same_kind"):
+            raise ConfigurationError(f"input {name!r} is of {given.dtype}, and the model takes {wanted}")
+        return np.asarray(value, wanted)
 
 
 def load_inference_model(dirname: str | Path) -> tuple[InferenceModel, tuple[str, ...], tuple[str, ...]]:
@@ -96,7 +103,7 @@ def load_inference_model(dirname: str | Path) -> tuple[InferenceModel, tuple[str
 
     Returns it with the names of its inputs and outputs. Raises ConfigurationError when there is none.
     """
-    model = InferenceModel(_newest_version(Path(dirname)))
+    model = InferenceModel(_newest_version(to_directory(dirname, "dirname")))
     return model, model.feed_names, model.fetch_names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState, hold, hold_optimizer, step_of
 from hotdelta.io.variable_class import VariableClass
 from hotdelta.keras.id_rules import model_id_rules
+from hotdelta.keras.other_optimizers import other_optimizer_variables
 from hotdelta.keras.serving_graph import table_keys, trace_keras_model
 from hotdelta.keras.structure import model_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
@@ -47,7 +49,12 @@ def keras_state(model: keras.Model) -> ModelState:
 
     return ModelState(
         f"model {model.name!r}",
-        (*own, *hold_optimizer(optimizer, model.trainable_variables, keyed), *_metrics(model)),
+        (
+            *own,
+            *hold_optimizer(optimizer, model.trainable_variables, keyed),
+            *_other_optimizers(model, key_of),
+            *_metrics(model),
+        ),
         lambda: step_of(optimizer),
         trace,
         optimizer is not None,
@@ -58,6 +65,12 @@ def keras_state(model: keras.Model) -> ModelState:
 def optimizer_of(model: keras.Model) -> Any:
     """None when the model is not compiled."""
     return getattr(model, "optimizer", None)
+
+
+def _other_optimizers(model: keras.Model, key_of: Mapping[int, str]) -> list[HeldVariable]:
+    slots, rest = other_optimizer_variables(model, key_of)
+    found = [*(KeyedVariable(slot.key, slot.variable) for slot in slots), *rest]
+    return [hold(item, VariableClass.PERSISTABLE, is_own=False) for item in found]
 
 
 def _metrics(model: keras.Model) -> list[HeldVariable]:

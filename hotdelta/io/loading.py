@@ -18,6 +18,7 @@ from hotdelta.io.saved_position import list_until, refuse_other_position
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.selection import Predicate, select
 from hotdelta.logs import event
+from hotdelta.train.given_directory import to_directory
 from hotdelta.train.id_rules import find_other_rules, from_document
 from hotdelta.train.resume import find_resume_point
 
@@ -62,7 +63,7 @@ def load_vars(
     state = state_of(model)
     chosen = select(state, variables, predicate)
     with ExitStack() as stack:
-        saved, problems = _open(Path(dirname), position, filename)
+        saved, problems = _open(to_directory(dirname, "dirname"), position, filename)
         stack.enter_context(saved)
         unknown = () if variables is not None else _unknown(state, saved, predicate)
         waiting = find_waiting(model, unknown)

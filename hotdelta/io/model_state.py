@@ -16,7 +16,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 from hotdelta.train.id_rules import IdRule, module_id_rules
-from hotdelta.train.module_keys import module_variables
+from hotdelta.train.module_keys import given_variables, module_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, raw
 from hotdelta.train.row_values import Array, read_whole, write_whole
 from hotdelta.train.serving_module import ServingModule
@@ -50,7 +50,7 @@ class ModelState:
     """Every variable of a model, and by which rules it makes ids of rows.
 
     `trace`: its serving graph, None when it has no signature to trace. `read_step` may raise as reading a variable
-    does. `read_id_rules` takes seconds where a vocabulary has a million words.
+    does. `read_id_rules` takes most of a second where a vocabulary has a million words.
     """
 
     description: str
@@ -83,6 +83,10 @@ def state_of(model: Any) -> ModelState:
     """
     import keras
 
+    if tf.inside_function():
+        raise ConfigurationError(
+            "variables are saved and loaded outside of every tf.function", hint="call it between two steps"
+        )
     if isinstance(model, keras.Model):
         from hotdelta.io.keras_state import keras_state
 
@@ -97,8 +101,7 @@ def state_of(model: Any) -> ModelState:
             read_id_rules=partial(module_id_rules, model),
         )
     if isinstance(model, Mapping):
-        given = [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
-        return _of_variables(given, None, "the given variables")
+        return _of_variables(given_variables(model), None, "the given dictionary")
     if is_session(model):
         from hotdelta.io.session_state import session_state
 
@@ -159,7 +162,11 @@ def hold_optimizer(
 
 
 def step_of(optimizer: Any) -> int:
-    return 0 if optimizer is None else int(read_whole(raw(optimizer.iterations)))
+    if optimizer is None:
+        return 0
+    steps = optimizer.iterations
+    # An optimizer that accumulates gradients computes it: of several batches it makes one step.
+    return int(steps if isinstance(steps, tf.Tensor) else read_whole(raw(steps)))
 
 
 def _of_variables(

@@ -20,6 +20,13 @@ def pruned_signature(model: Any, feeds: Sequence[str], targets: Sequence[Any]) -
 
     Raises ConfigurationError when an input or output is unknown, or an input that the outputs need is not named.
     """
+    if not targets:
+        raise ConfigurationError("no target is given", hint="name at least one output")
+    if not isinstance(model, keras.Model | tf.Module):
+        raise ConfigurationError(
+            f"a {type(model).__name__} is no model",
+            hint="give directory, inputs, targets and model, in this order",
+        )
     if not isinstance(model, keras.Model):
         return _given_signature(feeds, targets)
     if getattr(model, "inputs", None):
@@ -85,6 +92,8 @@ def _target(model: keras.Model, target: Any) -> tuple[str, Any]:
     """Name and tensor of a target, which is a tensor of the model or the name of an output or layer."""
     names = dict(zip(output_names(model), model.outputs, strict=True))
     if not isinstance(target, str):
+        if not isinstance(target, keras.KerasTensor):
+            raise _unknown(target, names, "output")
         found = next((name for name, tensor in names.items() if tensor is target), None)
         return (found or str(target._keras_history.operation.name)), target  # noqa: SLF001
     layers = {layer.name: layer for layer in model.layers}
@@ -108,7 +117,7 @@ def _refuse_unknown(wanted: Sequence[str], known: Collection[str], what: str) ->
             raise _unknown(name, known, what)
 
 
-def _unknown(name: str, known: Collection[str], what: str) -> ConfigurationError:
+def _unknown(name: Any, known: Collection[str], what: str) -> ConfigurationError:
     return ConfigurationError(f"the model has no {what} {name!r}", hint=f"it has {', '.join(sorted(known))}")
 
 

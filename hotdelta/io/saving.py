@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta.chain import names
+from hotdelta.chain.bundle_index import DTYPE_NUMBERS
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.lock import TrainerLock, claim_run
 from hotdelta.chain.manifest import Kind
@@ -23,6 +24,7 @@ from hotdelta.io.saved_position import named_prefix
 from hotdelta.io.selection import Predicate, select
 from hotdelta.io.served_part import find_served
 from hotdelta.logs import event
+from hotdelta.train.given_directory import to_directory
 from hotdelta.train.serving_files import save_serving_graph
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ def save_vars(
     Raises ConfigurationError, CommitError, and DirectoryBusyError while somebody else writes there.
     """
     state = state_of(model)
-    return _save(state, select(state, variables, predicate), Path(dirname), filename)
+    return _save(state, select(state, variables, predicate), to_directory(dirname, "dirname"), filename)
 
 
 def save_params(model: Any, dirname: str | Path, filename: str | None = None) -> Position:
@@ -59,11 +61,8 @@ def save_persistables(model: Any, dirname: str | Path, filename: str | None = No
 def _save(
     state: ModelState, chosen: tuple[HeldVariable, ...], directory: Path, filename: str | None
 ) -> Position:
-    if filename is not None and not _FILENAME.fullmatch(filename):
-        raise ConfigurationError(
-            f"filename {filename!r} cannot be part of a file name", hint="use letters, digits, _ and -"
-        )
-    _refuse_strings(chosen)
+    _refuse_odd_name(filename)
+    _refuse_dtypes(chosen)
     step, served, disk = state.read_step(), find_served(state, chosen), Disk()
     with TrainerLock(directory):
         listing = Scanner(directory).scan()
@@ -80,6 +79,13 @@ def _save(
     return node.position
 
 
+def _refuse_odd_name(filename: Any) -> None:
+    if filename is not None and not (isinstance(filename, str) and _FILENAME.fullmatch(filename)):
+        raise ConfigurationError(
+            f"filename {filename!r} cannot be part of a file name", hint="use letters, digits, _ and -"
+        )
+
+
 def _refuse_chain(directory: Path, listing: Listing) -> None:
     if any(manifest.kind is Kind.DELTA for manifest in listing.manifests):
         raise ConfigurationError(
@@ -88,7 +94,13 @@ def _refuse_chain(directory: Path, listing: Listing) -> None:
         )
 
 
-def _refuse_strings(chosen: Iterable[HeldVariable]) -> None:
+def _refuse_dtypes(chosen: Iterable[HeldVariable]) -> None:
+    for held in chosen:
+        if held.info.dtype not in DTYPE_NUMBERS:
+            raise ConfigurationError(
+                f"{held.key!r} is of {held.info.dtype}, which no checkpoint holds",
+                hint="leave it out with a predicate, or keep it as another dtype",
+            )
     found = [held.key for held in chosen if held.info.dtype == "string"]
     if found:
         raise ConfigurationError(

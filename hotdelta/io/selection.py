@@ -8,6 +8,7 @@ from typing import Any
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState
 from hotdelta.io.variable_class import VariableInfo
+from hotdelta.train.optimizer_slots import is_variable
 
 Predicate = Callable[[VariableInfo], bool]
 
@@ -19,10 +20,12 @@ def select(
 
     Raises ConfigurationError, which names all that are unknown or temporary; also when none is left.
     """
+    if predicate is not None and not callable(predicate):
+        raise ConfigurationError(f"predicate is {predicate!r}", hint="give a function of a VariableInfo")
     chosen = (
         [held for held in state.variables if held.info.is_persistable]
         if variables is None
-        else _find(state, [variables] if isinstance(variables, str) else list(variables))
+        else _find(state, _as_list(variables))
     )
     found = tuple(dict.fromkeys(held for held in chosen if predicate is None or predicate(held.info)))
     if not found:
@@ -31,6 +34,15 @@ def select(
             hint="hotdelta.io.describe(model) lists them with their classes",
         )
     return found
+
+
+def _as_list(variables: Any) -> list[Any]:
+    """One may be given by itself."""
+    if isinstance(variables, str) or is_variable(variables):
+        return [variables]
+    if not isinstance(variables, Iterable):
+        raise ConfigurationError(f"variables is {variables!r}", hint="give keys, or variables of the model")
+    return list(variables)
 
 
 def _find(state: ModelState, wanted: Sequence[Any]) -> list[HeldVariable]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hotdelta.chain.bundle_reader import itemsize
+from hotdelta.logs import counted
 
 
 class VariableClass(StrEnum):
@@ -82,5 +83,5 @@ def _totals(variables: Sequence[VariableInfo]) -> list[str]:
         members = [info for info in variables if info.variable_class is variable_class]
         if members:
             total = sum(info.nbytes for info in members)
-            found.append(f"{variable_class}: {len(members)} variables, {total:,} bytes")
+            found.append(f"{variable_class}: {counted(len(members), 'variable')}, {counted(total, 'byte')}")
     return found

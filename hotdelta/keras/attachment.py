@@ -10,7 +10,7 @@ import keras
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
-from hotdelta.keras.id_rules import model_id_rules, rule_sources
+from hotdelta.keras.id_rules import RuleWatch, model_id_rules
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed
@@ -26,7 +26,7 @@ class Attachment:
         self.binding: ModelBinding | None = None
         self._options = options
         self._trainer: ChainTrainer | None = None
-        self._rule_sources: dict[str, Any] = {}
+        self._rule_watch: RuleWatch | None = None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
@@ -35,10 +35,15 @@ class Attachment:
 
     @property
     def trainer(self) -> ChainTrainer:
-        if self._trainer is None:
+        if self._trainer is None and self.binding is None:
             raise ConfigurationError(
                 "the checkpoint callback is not attached to a model yet",
                 hint="call resume(model), or fit, first",
+            )
+        if self._trainer is None:
+            raise ConfigurationError(
+                "the checkpoint callback is closed, by hand or by another one that took its directory",
+                hint="call resume(model), or fit, again; give a second callback a directory of its own",
             )
         return self._trainer
 
@@ -69,12 +74,15 @@ class Attachment:
 
     def follow_id_rules(self) -> None:
         """When a layer got another vocabulary: go on with one that only grew. Raises ConfigurationError for others."""
-        if self.binding is None:
-            return
-        sources = rule_sources(self.binding.model)
-        if any(source is not self._rule_sources.get(key) for key, source in sources.items()):
+        watch = self._rule_watch
+        if self.binding is not None and watch is not None and (watch.is_blind or watch.has_changed):
             self.trainer.follow_id_rules(model_id_rules(self.binding.model))
-            self._rule_sources = sources
+            self._rule_watch = RuleWatch(self.binding.model)
+
+    def follow_new_vocabulary(self) -> None:
+        """After a step: the same for the layers that show it. Words of the user's own layers are not read each time."""
+        if self._rule_watch is not None and self._rule_watch.has_changed:
+            self.follow_id_rules()
 
     def _rebind(self, model: keras.Model) -> None:
         before = self.binding.variables_by_key() if self.binding else {}
@@ -95,7 +103,7 @@ class Attachment:
 
     def _hold(self, binding: ModelBinding, trainer: ChainTrainer) -> None:
         self.binding, self._trainer = binding, trainer
-        self._rule_sources = rule_sources(binding.model)
+        self._rule_watch = RuleWatch(binding.model)
         # Traces that are there already belong to the training function that was just thrown away.
         self._checked = weakref.WeakSet(binding.row_wise.traced_graphs if binding.row_wise else ())
         for table in binding.variables.tables:

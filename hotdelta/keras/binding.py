@@ -15,6 +15,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.id_rules import model_id_rules
+from hotdelta.keras.other_optimizers import other_optimizer_variables
 from hotdelta.keras.row_wise import RowWise
 from hotdelta.keras.serving_graph import trace_keras_model
 from hotdelta.keras.structure import model_variables, table_layers
@@ -34,6 +35,11 @@ class BindingOptions:
     tracking: Mapping[str, str] | None = None
     signatures: Any = None
     has_serving_graph: bool = True
+
+
+def as_tuple(tables: Any) -> tuple[Any, ...]:
+    """One key may be given by itself."""
+    return (tables,) if isinstance(tables, str) else tuple(tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +90,12 @@ def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
     id_rules = model_id_rules(model)
     schema, publish = _trace(model, key_of, table_keys, id_rules, options)
     slots, rest = optimizer_variables(model.optimizer, key_of)
+    more_slots, more_rest = other_optimizer_variables(model, key_of)
     variables = assemble(
         keyed,
         table_keys=table_keys,
-        slots=slots,
-        training_only=rest,
+        slots=[*slots, *more_slots],
+        training_only=[*rest, *more_rest],
         schema=schema,
         parameters=[key_of[id(raw(variable))] for variable in model.trainable_variables],
         id_rules=id_rules,

@@ -15,7 +15,7 @@ from hotdelta.chain.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.keras import fit_hooks, held_directories
 from hotdelta.keras.attachment import Attachment
-from hotdelta.keras.binding import BindingOptions, ModelBinding
+from hotdelta.keras.binding import BindingOptions, ModelBinding, as_tuple
 from hotdelta.logs import event
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.job import Job
@@ -78,7 +78,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             scrub_saves=scrub_saves,
         )
         self.checkpoint_dir, self._options = settle(checkpoint_dir, options)
-        self._attachment = Attachment(BindingOptions(tuple(tables), tracking, signatures, serving_graph))
+        self._attachment = Attachment(BindingOptions(as_tuple(tables), tracking, signatures, serving_graph))
         self._is_resuming = resume
         self._registered: list[tuple[str, Callable[[], Any], Callable[[Any], None] | None]] = []
         self._last_batch = -1
@@ -236,8 +236,9 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def _prove_recording(self) -> None:
         """After a step: go on with what was compiled since, and check that every trace records what it writes."""
-        if self._attachment.binding is not None:
-            self._attach(self._attachment.binding.model)
+        if self._attachment.binding is not None and self._attachment.is_open:
+            self._attachment.follow(self._attachment.binding.model)
+            self._attachment.follow_new_vocabulary()
             self._attachment.check_new_traces()
 
     def _stop_if_told(self) -> None:

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 
 from hotdelta.keras import structure
-from hotdelta.train.id_rules import IdRule, find_rules, words_of
+from hotdelta.train.id_rules import IdRule, find_rules
+from hotdelta.train.vocabularies import words_of
 
 _DECIDING = {
     keras.layers.Hashing: ("num_bins", "salt", "mask_value"),
@@ -20,19 +21,34 @@ _DECIDING = {
 
 
 def model_id_rules(model: keras.Model) -> dict[str, IdRule]:
-    """By the keys of the layers. It takes seconds for a million words."""
+    """By the keys of the layers."""
     return find_rules((key, partial(_read, layer)) for key, layer in _layers_with_rules(model))
 
 
-def rule_sources(model: keras.Model) -> dict[str, Any]:
-    """What each rule is read from, by the keys of the layers: while it is the same object the rule is the same."""
-    return {key: _source(layer) for key, layer in _layers_with_rules(model)}
+class RuleWatch:
+    """Whether a layer of a model got another vocabulary since. To ask costs a microsecond.
+
+    `is_blind`: it has a layer of the user's own, whose words must be read to know.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        layers = [layer for _, layer in _layers_with_rules(model)]
+        self._sources = [(layer, _source(layer)) for layer in layers]
+        self.is_blind = any(_is_opaque(layer) for layer in layers)
+
+    @property
+    def has_changed(self) -> bool:
+        return any(_source(layer) is not source for layer, source in self._sources)
 
 
 def _layers_with_rules(model: keras.Model) -> Iterator[tuple[str, Any]]:
+    """A TextVectorization comes before the lookup layer inside of it, which is not read a second time."""
+    inner = None
     for key, layer in structure._walk_layers(model, "", set()):
-        if hasattr(layer, "get_vocabulary") or isinstance(layer, tuple(_DECIDING)):
+        if layer is not inner and (hasattr(layer, "get_vocabulary") or isinstance(layer, tuple(_DECIDING))):
             yield key, layer
+        if isinstance(layer, keras.layers.TextVectorization):
+            inner = layer._lookup_layer
 
 
 def _read(layer: Any) -> Any:
@@ -45,7 +61,10 @@ def _read(layer: Any) -> Any:
 
 
 def _source(layer: Any) -> Any:
-    """A layer makes a new table for a new vocabulary. Of a layer of the user's own that is not known."""
-    if hasattr(layer, "get_vocabulary"):
-        return getattr(getattr(layer, "_lookup_layer", layer), "lookup_table", object())
-    return getattr(layer, "bin_boundaries", None)
+    """What the rule is read from: a layer makes a new table for a new vocabulary. None where there is no such thing."""
+    table = getattr(getattr(layer, "_lookup_layer", layer), "lookup_table", None)
+    return getattr(layer, "bin_boundaries", None) if table is None else table
+
+
+def _is_opaque(layer: Any) -> bool:
+    return hasattr(layer, "get_vocabulary") and _source(layer) is None

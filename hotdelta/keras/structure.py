@@ -18,8 +18,9 @@ from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
 
 
 def model_variables(model: keras.Model) -> list[KeyedVariable]:
-    """Every variable of the model, seeds included and metrics not. Raises when two would have one key."""
-    wanted = {id(variable): variable for variable in model.variables}
+    """Every variable of the model, seeds and states included and metrics not. Raises when two would have one key."""
+    states = [state for layer in model._flatten_layers() for state in _states(layer)]
+    wanted = {id(variable): variable for variable in [*model.variables, *states]}
     found: dict[int, KeyedVariable] = {}
     keys: dict[str, int] = {}
     for key, variable in _walk(model, "", set()):
@@ -49,11 +50,17 @@ def table_layers(model: keras.Model) -> Iterator[keras.layers.Embedding]:
 
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for key, found in _walk_layers(layer, path, seen):
-        own = [*found._trainable_variables, *found._non_trainable_variables]
+        own = [*found._trainable_variables, *found._non_trainable_variables, *_states(found)]
         for name, variable in numbered(own):
             yield _join(key, name), variable
         for number, generator in enumerate(found._seed_generators):
             yield _join(key, f"seed_generator_{number}"), generator.state
+
+
+def _states(layer: Any) -> list[Any]:
+    """What a stateful RNN goes on from, which Keras does not count among its variables."""
+    is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful and layer.states is not None
+    return keras.tree.flatten(layer.states) if is_stateful else []
 
 
 def _walk_layers(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

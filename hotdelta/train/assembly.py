@@ -73,7 +73,7 @@ def find_table_keys(
     """The keys of the given tables, which are named by key or by variable."""
     known = set(key_of.values())
     found = set(given)
-    for table in wanted:
+    for table in [wanted] if isinstance(wanted, str) else wanted:
         key = table if isinstance(table, str) else key_of.get(id(table))
         if key not in known:
             raise ConfigurationError(

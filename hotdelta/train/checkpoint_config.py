@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.given_directory import to_directory
 from hotdelta.train.schedule import SaveAtSteps, SaveEvery
 from hotdelta.train.writer_options import WriterOptions
 
@@ -30,9 +32,7 @@ class CheckpointConfig:
     save_incremental_steps: int | None = None
 
     def __post_init__(self) -> None:
-        directory: Any = self.checkpoint_dir
-        if not isinstance(directory, str | Path) or not str(directory):
-            raise ConfigurationError(f"checkpoint_dir is {directory!r}", hint="give the path of a directory")
+        to_directory(self.checkpoint_dir)
         for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
             _check_count(name, getattr(self, name))
         if self.save_incremental_steps is not None:
@@ -58,7 +58,7 @@ def settle(checkpoint: str | Path | CheckpointConfig, options: WriterOptions) ->
     The path is absolute: a program that changes its working directory goes on with the same chain.
     """
     if not isinstance(checkpoint, CheckpointConfig):
-        return Path(checkpoint).absolute(), options
+        return to_directory(checkpoint).absolute(), options
     if replace(options, scrub_saves=WriterOptions().scrub_saves) != WriterOptions():
         raise ConfigurationError(
             "when to save is given twice: in the CheckpointConfig and beside it",
@@ -70,11 +70,11 @@ def settle(checkpoint: str | Path | CheckpointConfig, options: WriterOptions) ->
 
 
 def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ConfigurationError(f"{name} is {value!r}", hint="give a whole number, at least 1")
 
 
 def _check_seconds(name: str, value: Any) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = not isinstance(value, bool) and isinstance(value, Real)
     if value is not None and not (is_number and 0 < value < math.inf):
         raise ConfigurationError(f"{name} is {value!r}", hint="give seconds above 0, or None for never")

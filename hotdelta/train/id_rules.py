@@ -7,7 +7,6 @@ of a rule, not the rule. A vocabulary is read when it is asked for and never kep
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +17,8 @@ import tensorflow as tf
 from blake3 import blake3
 
 from hotdelta.errors import ManifestError
-from hotdelta.logs import event
-
-logger = logging.getLogger(__name__)
+from hotdelta.logs import counted
+from hotdelta.train.vocabularies import read_ids, read_table, words_of
 
 REMEDY = (
     "give each lookup layer the vocabulary that it was saved with (new words only at its end) before loading"
@@ -39,7 +37,7 @@ class SavedIdRule:
 class IdRule:
     """A rule of a live model. `read`: its words in the order of their ids, or all that decides how ids are computed.
 
-    What `read` returns can be written as JSON.
+    What `read` returns is a list of bytes, or can be written as JSON.
     """
 
     saved: SavedIdRule
@@ -62,7 +60,10 @@ class IdRule:
 
 
 def _digest(content: Any) -> str:
-    return blake3(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    if not isinstance(content, list):
+        return blake3(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    lengths = np.fromiter(map(len, content), "<u8", len(content))
+    return blake3(lengths.tobytes() + b"".join(content)).hexdigest()
 
 
 def find_other_rules(rules: Mapping[str, IdRule], saved: Mapping[str, SavedIdRule]) -> list[str]:
@@ -85,8 +86,8 @@ def _describe_other(key: str, rule: IdRule, saved: Mapping[str, SavedIdRule]) ->
         return f"{key}: makes ids by another rule than the one that was saved, so that they mean other rows"
     known = " or ".join(f"{item.words} of {name}" for name, item in saved.items())
     return (
-        f"{key}: another vocabulary, so that ids mean other rows: its {rule.saved.words} words do not begin with "
-        f"those that were saved, {known}"
+        f"{key}: another vocabulary, so that ids mean other rows: it has {counted(rule.saved.words, 'word')}, and "
+        f"does not begin with those that were saved, {known}"
     )
 
 
@@ -100,25 +101,6 @@ def from_document(document: Any) -> dict[str, SavedIdRule]:
         return {key: SavedIdRule(str(rule["blake3"]), int(rule["words"])) for key, rule in document.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ManifestError(f"how ids were made cannot be read: {error!r}") from error
-
-
-def words_of(layer: Any) -> list[str] | None:
-    """The vocabulary of a Keras layer in the order of ids, with what stands for unknown words.
-
-    None when it cannot tell: a layer of the user's own may raise anything before it has one.
-    """
-    try:
-        return [str(word) for word in layer.get_vocabulary()]
-    except Exception as error:  # noqa: BLE001
-        name = getattr(layer, "name", type(layer).__name__)
-        event(
-            logger,
-            logging.WARNING,
-            "a vocabulary cannot be read; it is not checked",
-            layer=name,
-            reason=error,
-        )
-        return None
 
 
 def find_rules(readers: Iterable[tuple[str, Callable[[], Any]]]) -> dict[str, IdRule]:
@@ -141,24 +123,7 @@ def _read(holder: Any) -> Any:
     if hasattr(holder, "get_vocabulary"):
         return words_of(holder)
     if isinstance(holder, tf.lookup.StaticHashTable):
-        return _read_ids(holder)
+        return read_ids(holder)
     # A word that it does not know gets an id behind those that it knows: with one more of them, another id.
-    known = [] if holder._table is None else _read_table(holder._table)  # noqa: SLF001
-    return {"known": known, "unknown": int(holder._num_oov_buckets)}  # noqa: SLF001
-
-
-def _read_ids(table: tf.lookup.StaticHashTable) -> list[str] | None:
-    """None for what looks up no ids: words of ids, prices, or categories, which many items share."""
-    if not table.value_dtype.is_integer:
-        return None
-    values = table.export()[1].numpy()
-    return _read_table(table) if len(np.unique(values)) == len(values) else None
-
-
-def _read_table(table: Any) -> list[str]:
-    words, ids = (tensor.numpy().tolist() for tensor in table.export())
-    return [" ".join(map(_show, pair)) for pair in sorted(zip(ids, words, strict=True))]
-
-
-def _show(item: Any) -> str:
-    return item.decode(errors="backslashreplace") if isinstance(item, bytes) else str(item)
+    known = [] if holder._table is None else read_table(holder._table)  # noqa: SLF001
+    return {"known": _digest(known), "unknown": int(holder._num_oov_buckets)}  # noqa: SLF001

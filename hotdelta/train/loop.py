@@ -99,6 +99,7 @@ class DeltaWriter:
         )
         self._touched = recorders.touched
         self._signals = TerminationSignal()
+        self._is_closed = False
         self._optimizer = innermost(optimizer) if can_record_rows(optimizer) else None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         if self._optimizer is not None:
@@ -132,56 +133,62 @@ class DeltaWriter:
         Also inside a tf.function, as the workers of a ClusterCoordinator run it: the rows are recorded after
         everything that the function has written so far.
         """
+        self._require_open()
         if table not in self._touched:
             raise ConfigurationError(
                 f"table {table!r} is not tracked as touched", hint=f'pass tracking={{"{table}": "touched"}}'
             )
+        ids = _row_ids(table, ids)
         if tf.is_symbolic_tensor(ids):
             with tf.control_dependencies(_stateful_operations(ids.graph)):
                 self._touched[table].record(ids)
         else:
-            self._touched[table].record(tf.constant(np.asarray(ids, np.int64)))
+            self._touched[table].record(tf.constant(ids, tf.int64))
 
     def step(self, steps: int = 1) -> None:
         """Tell that training steps were made; saves when one is due."""
         self._prove_recording()
-        self._trainer.step(steps)
+        self._open.step(steps)
         if self._signals.is_received:
-            self._trainer.finish()
+            self._open.finish()
             self._signals.stop()
             # Whoever handled the signal before us may let training go on.
             self._signals.pass_on_received()
 
     def end_epoch(self, epoch: int) -> None:
-        self._trainer.end_epoch(epoch)
+        self._open.end_epoch(epoch)
 
     def register_state(self, name: str, read: Callable[[], Any]) -> None:
         """Save what `read` returns (bytes, or JSON) with every later commit; `resumed.state` has what was saved."""
-        self._trainer.states.register(name, read)
+        self._open.states.register(name, read)
 
     def watermark(self, seconds: float) -> None:
-        self._trainer.watermark(seconds)
+        self._open.watermark(seconds)
 
     def save(self) -> Position | None:
         """Commit a delta of everything up to now, and wait for it."""
         self._prove_recording()
-        return self._trainer.save()
+        return self._open.save()
 
     def save_full(self) -> Position | None:
         """Commit a full checkpoint of everything up to now, and wait for it."""
         self._prove_recording()
-        return self._trainer.save_full()
+        return self._open.save_full()
 
     def close(self) -> None:
-        """Save what is left and give the directory back."""
+        """Save what is left and give the directory back. To close twice is harmless."""
+        if self._is_closed:
+            return
         try:
             self._prove_recording()
-            self._trainer.finish()
+            self._open.finish()
         finally:
+            self._is_closed = True
             self._trainer.close()
 
     def __enter__(self) -> Self:
         """Inside the block SIGTERM is kept until the step that it interrupts is saved."""
+        self._require_open()
         self._signals.start()
         return self
 
@@ -194,11 +201,20 @@ class DeltaWriter:
             self._signals.stop()
         self._signals.pass_on_received()
 
+    @property
+    def _open(self) -> ChainTrainer:
+        self._require_open()
+        return self._trainer
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ConfigurationError("the writer is closed", hint="make a new DeltaWriter to go on saving")
+
     def _prove_recording(self) -> None:
         if self._optimizer is None:
             return
         graphs = [graph for graph in self._optimizer.traced_graphs if graph not in self._checked]
-        self._trainer.check_traces(graphs)
+        self._open.check_traces(graphs)
         self._checked.update(graphs)
 
 
@@ -208,6 +224,17 @@ def _record(optimizer: Any, table: Table, touched: AnyTouchedRows) -> None:
             optimizer.record_rows(shard.variable, part)
     else:
         optimizer.record_rows(table.values.variable, touched)
+
+
+def _row_ids(table: str, given: Any) -> Any:
+    """Not a mask of the rows, which would pass for the rows 0 and 1."""
+    ids = given if tf.is_symbolic_tensor(given) else np.asarray(given)
+    dtype = tf.as_dtype(ids.dtype)
+    if not dtype.is_integer and not (isinstance(ids, np.ndarray) and not ids.size):
+        raise ConfigurationError(
+            f"rows of {table!r} are told as {dtype.name}", hint="give their ids, which are whole numbers"
+        )
+    return ids
 
 
 def _stateful_operations(graph: tf.Graph) -> list[tf.Operation]:

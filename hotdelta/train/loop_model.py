@@ -12,7 +12,7 @@ from hotdelta.chain.manifest import Kind
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.id_rules import IdRule, module_id_rules
-from hotdelta.train.module_keys import module_resources, module_variables
+from hotdelta.train.module_keys import given_variables, module_resources, module_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, raw
 from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
 from hotdelta.train.serving_files import save_serving_graph
@@ -22,7 +22,7 @@ from hotdelta.train.shard_slots import optimizer_state
 
 def keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
     if isinstance(model, Mapping):
-        return [KeyedVariable(key, raw(variable)) for key, variable in model.items()]
+        return given_variables(model)
     if not isinstance(model, tf.Module):
         raise ConfigurationError(
             f"a {type(model).__name__} is neither a tf.Module nor a mapping of names to variables",

@@ -6,12 +6,13 @@ tf.Module has no public walk that tells the paths, hence the private one.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.optimizer_slots import raw
+from hotdelta.train.optimizer_slots import KeyedVariable, is_variable, raw
 from hotdelta.train.sharded import is_sharded
 
 
@@ -37,6 +38,18 @@ def module_variables(module: tf.Module) -> dict[str, Any]:
         variable, key = (holder.state, f"{key}/state") if _is_generator(holder) else (holder, key)
         found.setdefault(id(variable), (key, variable))
     return dict(found.values())
+
+
+def given_variables(variables: Mapping[Any, Any]) -> list[KeyedVariable]:
+    """Under the names that the user gives them. Raises ConfigurationError for what is no name, or no variable."""
+    for key, variable in variables.items():
+        if not isinstance(key, str) or not key:
+            raise ConfigurationError(f"a variable is given under {key!r}", hint="give each of them a name")
+        if not is_variable(variable):
+            raise ConfigurationError(
+                f"{key!r} is a {type(variable).__name__}, which is no variable", hint="give a tf.Variable"
+            )
+    return [KeyedVariable(key, raw(variable)) for key, variable in variables.items()]
 
 
 def _hides_variables(module: tf.Module, key: str) -> ConfigurationError:

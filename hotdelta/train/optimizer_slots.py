@@ -43,6 +43,11 @@ def raw(variable: Any) -> tf.Variable:
     return primary(variable if is_raw else variable._value)  # noqa: SLF001
 
 
+def is_variable(value: Any) -> bool:
+    """Of TensorFlow, of Keras, or one that is sharded."""
+    return isinstance(value, tf.Variable) or is_sharded(value) or hasattr(value, "_value")
+
+
 def innermost(optimizer: Any) -> Any:
     """The optimizer that writes to the variables, without the ones wrapped around it (loss scaling)."""
     while getattr(optimizer, "inner_optimizer", None) is not None:

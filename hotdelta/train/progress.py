@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,8 +41,14 @@ class TrainingProgress:
     def _describe_id_rules(self, rules: Mapping[str, IdRule]) -> None:
         self.state = self.state.with_id_rules({key: rule.saved for key, rule in rules.items()})
 
-    def see(self, seconds: float) -> None:
-        """The event time of the newest example only goes forward."""
+    def see(self, given: float) -> None:
+        """The event time of the newest example only goes forward. Raises ConfigurationError for what is no time."""
+        try:
+            seconds = float(given)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        if not math.isfinite(seconds):
+            raise ConfigurationError(f"the watermark is {given!r}", hint="give seconds since 1970")
         self.watermark = seconds if self.watermark is None else max(self.watermark, seconds)
 
     def read(self, trainers: Mapping[str, Any] | None = None) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from hotdelta.errors import ConfigurationError
 
@@ -31,9 +32,10 @@ class SaveEvery:
     def __post_init__(self) -> None:
         for name in ("seconds", "steps", "epochs", "touched_rows"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            is_number = not isinstance(value, bool) and isinstance(value, Real)
+            if value is not None and not (is_number and value > 0):
                 raise ConfigurationError(
-                    f"cannot save every {value} {name}", hint=f"give a number of {name} above 0, or None"
+                    f"cannot save every {value!r} {name}", hint=f"give a number of {name} above 0, or None"
                 )
 
     def is_due(self, progress: Progress) -> bool:

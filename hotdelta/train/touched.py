@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.logs import counted
 from hotdelta.train.fetching import fetch
 
 Ids = NDArray[np.int64]
@@ -49,7 +50,9 @@ class TouchedRows:
 
     def __init__(self, rows: int, *, name: str) -> None:
         if rows < 1:
-            raise ConfigurationError(f"table {name} has {rows} rows", hint="a table needs at least one row")
+            raise ConfigurationError(
+                f"table {name} has {counted(rows, 'row')}", hint="a table needs at least one row"
+            )
         self.rows = rows
         self.name = name
         with tf.init_scope():
@@ -111,7 +114,7 @@ class TouchedRows:
 
     def _refuse(self, bad_id: int) -> NoReturn:
         raise ConfigurationError(
-            f"row {bad_id} was recorded for table {self.name}, which has {self.rows} rows",
+            f"row {bad_id} was recorded for table {self.name}, which has {counted(self.rows, 'row')}",
             hint="record only ids that the training step wrote",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,13 +35,14 @@ class TrainerState:
     id_rules: Mapping[str, SavedIdRule] = field(default_factory=dict)
 
     def after_steps(self, steps: int) -> TrainerState:
+        steps = _whole("steps", steps)
         return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
 
     def in_epoch(self, epoch: int) -> TrainerState:
         return self if epoch == self.epoch else replace(self, epoch=epoch, step_in_epoch=0)
 
     def after_epoch(self, epoch: int) -> TrainerState:
-        return replace(self, epoch=epoch + 1, step_in_epoch=0)
+        return replace(self, epoch=_whole("epoch", epoch) + 1, step_in_epoch=0)
 
     def with_registered(self, registered: Mapping[str, Any]) -> TrainerState:
         return replace(self, registered=registered)
@@ -105,6 +107,7 @@ class StateRegistry:
     def register(
         self, name: str, read: Callable[[], Any], restore: Callable[[Any], None] | None = None
     ) -> None:
+        _require_name_and_function(name, read)
         if name in self._readers:
             raise ConfigurationError(f"trainer state {name!r} is registered twice")
         self._readers[name] = read
@@ -118,6 +121,24 @@ class StateRegistry:
         for name, restore in self._restorers.items():
             if name in registered:
                 restore(registered[name])
+
+
+def _require_name_and_function(name: Any, read: Any) -> None:
+    if not isinstance(name, str) or not callable(read):
+        raise ConfigurationError(
+            f"trainer state {name!r} is registered with {read!r}", hint="give a name and a function"
+        )
+
+
+def _whole(name: str, value: Any) -> int:
+    """Numbers of numpy and of TensorFlow, too, which JSON cannot hold. Raises ConfigurationError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ConfigurationError(f"{name} is {value!r}", hint="give a whole number, at least 0")
+    return number
 
 
 def _encode(name: str, value: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from hotdelta.chain import names
 from hotdelta.chain.schema import Schema, VariableSpec
 from hotdelta.errors import ConfigurationError
+from hotdelta.logs import counted
 from hotdelta.train.id_rules import IdRule
 
 
@@ -117,7 +118,7 @@ def refuse_foreign_slots(table: Table) -> None:
     for slot in table.slots:
         if slot.rows != table.rows:
             raise ConfigurationError(
-                f"slot {slot.key!r} has {slot.rows} rows, its table {table.key!r} has {table.rows}",
+                f"slot {slot.key!r} has {counted(slot.rows, 'row')}, its table {table.key!r} has {table.rows}",
                 hint="list only slots with one row for each row of the table; all else is an other variable",
             )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from hotdelta.chain.position import Position
@@ -21,10 +22,14 @@ class WriterOptions:
     scrub_saves: int = 128
 
     def __post_init__(self) -> None:
-        if self.keep_fulls < 1:
-            raise ConfigurationError(f"cannot keep {self.keep_fulls} fulls", hint="keep at least 1")
-        if self.scrub_saves < 0:
-            raise ConfigurationError(f"scrub_saves is {self.scrub_saves}", hint="give 0 (never) or more")
+        if not _is_count(self.keep_fulls, 1):
+            raise ConfigurationError(f"cannot keep {self.keep_fulls!r} fulls", hint="keep at least 1")
+        if not _is_count(self.scrub_saves, 0):
+            raise ConfigurationError(f"scrub_saves is {self.scrub_saves!r}", hint="give 0 (never) or more")
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 @dataclass(frozen=True, slots=True)

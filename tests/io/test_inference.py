@@ -118,6 +118,7 @@ def test_a_function_of_a_module_is_an_inference_model(tmp_path: Path) -> None:
         (["item"], ["score"], "cannot be computed from item alone. name more inputs: user"),
         (["item"], ["nothing"], "no output or layer 'nothing'"),
         (["city"], ["score"], "no input 'city'"),
+        (["item"], [], "no target is given"),
     ],
 )
 def test_what_cannot_be_cut_out_is_refused(
@@ -161,6 +162,9 @@ def test_other_inputs_than_the_models_are_refused(whole: tuple[keras.Model, Path
 
     with pytest.raises(ConfigurationError, match="the inputs are item, user, and user was given"):
         program(user=USERS)
+    for bad in ([1.5], ["a"], None):
+        with pytest.raises(ConfigurationError, match=r"input 'user' is of .*, and the model takes int"):
+            program(user=bad, item=ITEMS)
 
 
 def test_a_directory_without_an_inference_model_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hotdelta.chain.scan import Scanner
 from hotdelta.chain.signing import KEY_FILE_VARIABLE
 from hotdelta.chain.verification import verify
 from hotdelta.errors import ConfigurationError, DirectoryBusyError
+from hotdelta.keras import DeltaCheckpoint
+from hotdelta.train import DeltaWriter, Job, TrainerProgress
 from tests.io.models import bits, different, every_class
 from tests.keras.small_models import batches, by_hand, fit
 
@@ -51,8 +54,10 @@ def test_variables_are_named_by_key_or_given_themselves(tmp_path: Path) -> None:
     model = every_class()
 
     hio.save_vars(model, tmp_path, ["norm/gamma", model.get_layer("score").kernel])
+    hio.save_vars(model, tmp_path / "one", model.get_layer("score").kernel)
 
     assert saved_keys(tmp_path) == {"norm/gamma", "score/kernel"}
+    assert saved_keys(tmp_path / "one") == {"score/kernel"}
 
 
 def test_a_save_is_a_chain_of_one_full_with_the_values_in_tensorflow_bundles(tmp_path: Path) -> None:
@@ -139,6 +144,8 @@ def test_the_chain_of_a_trainer_is_not_saved_into(tmp_path: Path) -> None:
         (["metrics/total", "metrics/count"], None, "'metrics/total', 'metrics/count' are each temporary"),
         (None, lambda info: False, "no variable of model .* is selected"),
         ([], None, "no variable of model .* is selected"),
+        (3, None, "variables is 3. give keys, or variables"),
+        (None, "score", "predicate is 'score'. give a function"),
     ],
 )
 def test_a_selection_that_cannot_be_saved_is_refused(
@@ -150,8 +157,54 @@ def test_a_selection_that_cannot_be_saved_is_refused(
 
 
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"'\.\./x' cannot be part of a file name"):
-        hio.save_params(every_class(), tmp_path, filename="../x")
+    for name in ("../x", "", 3):
+        with pytest.raises(ConfigurationError, match=f"{name!r} cannot be part of a file name"):
+            hio.save_params(every_class(), tmp_path, filename=name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda place: hio.save_persistables({"a": tf.Variable(1.0)}, place),
+        lambda place: hio.load_persistables({"a": tf.Variable(1.0)}, place),
+        lambda place: hio.save_inference_model(place, "ids", "score", every_class(is_compiled=False)),
+        hio.load_inference_model,
+        DeltaCheckpoint,
+        lambda place: DeltaWriter(place, {"a": tf.Variable(1.0)}),
+        lambda place: TrainerProgress(place, Job("job", 1, 2)),
+    ],
+)
+def test_what_is_no_directory_is_refused(
+    call: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of a variable that is not set is empty: Path takes that for the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for place in ("", None, 3, b"run", "a\0b", every_class):
+        with pytest.raises(ConfigurationError, match=r"(dirname|checkpoint_dir) is .*path of a directory"):
+            call(place)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "variables, message",
+    [
+        ({3: tf.Variable(1.0)}, "a variable is given under 3"),
+        ({"": tf.Variable(1.0)}, "a variable is given under ''"),
+        ({"a": tf.constant(1.0)}, "'a' is a EagerTensor, which is no variable"),
+        ({}, "has no variables"),
+    ],
+)
+def test_dictionary_that_is_not_one_of_variables_is_refused(
+    variables: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        hio.save_vars(variables, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_save_inside_of_a_function_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"outside of every tf\.function"):
+        tf.function(lambda: hio.save_vars({"a": tf.Variable(1.0)}, tmp_path), autograph=False)()
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
@@ -174,6 +227,7 @@ def test_a_save_is_signed_with_the_key_of_the_environment(
     "variable, message",
     [
         (tf.Variable(["words"]), "strings cannot be saved: it"),
+        (tf.Variable(tf.cast([1.0], tf.dtypes.experimental.float8_e5m2)), "'it' is of float8_e5m2"),
         (tf.Variable([1.0], shape=[None]), r"variable 'it' has shape \(None,\)"),
     ],
 )

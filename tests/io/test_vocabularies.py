@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import hotdelta.io as hio
 from hotdelta.errors import ManifestError, ModelMismatchError
-from hotdelta.keras.id_rules import model_id_rules
+from hotdelta.keras.id_rules import RuleWatch, model_id_rules
 from hotdelta.train import id_rules
 from hotdelta.train.trainer_state import TrainerState
 from tests.io.models import bits, different
@@ -60,7 +60,7 @@ def test_another_vocabulary_is_reported_when_what_fits_is_wanted(tmp_path: Path)
 
     (reported,) = loaded.mismatching
     assert "words: another vocabulary" in reported
-    assert "its 3 words do not begin with those that were saved, 4 of words" in reported
+    assert "it has 3 words, and does not begin with those that were saved, 4 of words" in reported
     assert not different(bits(model), bits(saved))
 
 
@@ -86,7 +86,7 @@ def test_one_id_more_for_unknown_words_moves_all_others(tmp_path: Path) -> None:
 def test_a_layer_that_has_no_vocabulary_yet_is_refused(tmp_path: Path) -> None:
     hio.save_persistables(word_model(WORDS), tmp_path)
     model = word_model(None)
-    with pytest.raises(ModelMismatchError, match="its 1 words do not begin"):
+    with pytest.raises(ModelMismatchError, match="it has 1 word, and does not begin"):
         hio.load_persistables(model, tmp_path)
 
     model.get_layer("words").set_vocabulary(WORDS)
@@ -137,8 +137,21 @@ def test_all_boundaries_count_and_nothing_that_a_release_of_keras_may_add() -> N
     assert rule(NewHashing(6)) == rule(keras.layers.Hashing(6))
 
 
+def test_the_words_of_a_text_layer_are_one_rule() -> None:
+    texts = keras.Input((1,), dtype="string")
+    layer = keras.layers.TextVectorization(vocabulary=WORDS, name="texts")
+    assert [*model_id_rules(keras.Model(texts, layer(texts)))] == ["texts"]
+
+
 def test_boundaries_that_are_not_adapted_yet_are_no_rule() -> None:
-    assert model_id_rules(number_model(keras.layers.Discretization(num_bins=3))) == {}
+    layer = keras.layers.Discretization(num_bins=3)
+    model = number_model(layer)
+    watch = RuleWatch(model)
+    assert (model_id_rules(model), watch.has_changed) == ({}, False)
+
+    layer.adapt(np.arange(9.0))
+
+    assert (len(model_id_rules(model)), watch.has_changed) == (1, True)
 
 
 def test_variables_that_cannot_have_a_row_for_each_word_are_loaded_with_any_vocabulary(

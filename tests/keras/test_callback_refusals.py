@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
 import hotdelta.keras as hk
@@ -43,8 +44,13 @@ def test_options_that_cannot_work_raise_at_once(tmp_path: Path) -> None:
         hk.DeltaCheckpoint(tmp_path, save_secs=0)
     with pytest.raises(ConfigurationError, match="every -1 touched_rows"):
         hk.DeltaCheckpoint(tmp_path, save_incremental_touched_rows=-1)
-    with pytest.raises(ConfigurationError, match="keep 0 fulls"):
-        hk.DeltaCheckpoint(tmp_path, keep_fulls=0)
+    with pytest.raises(ConfigurationError, match="every '5' steps"):
+        hk.DeltaCheckpoint(tmp_path, save_steps="5")  # type: ignore[arg-type]
+    for bad in (0, 2.5, "3"):
+        with pytest.raises(ConfigurationError, match=f"keep {bad!r} fulls"):
+            hk.DeltaCheckpoint(tmp_path, keep_fulls=bad)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="table 'nobody' is not a variable"):
+        by_hand(tmp_path, tables="nobody").resume(small_model())
     with pytest.raises(ConfigurationError, match="not attached"):
         hk.DeltaCheckpoint(tmp_path).save()
 
@@ -69,3 +75,24 @@ def test_models_that_cannot_be_saved_raise_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="jit_compile=False"):
         by_hand(tmp_path).resume(compiled)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_callback_whose_directory_another_one_took_says_so(tmp_path: Path) -> None:
+    first, second = by_hand(tmp_path), by_hand(tmp_path)
+    first.resume(small_model())
+    second.resume(small_model())
+    with pytest.raises(ConfigurationError, match=r"is closed, .* another one .* directory of its own"):
+        first.step()
+    second.close()
+
+
+def test_a_step_after_the_end_is_refused_and_does_not_take_the_model_back(tmp_path: Path) -> None:
+    model = small_model()
+    with by_hand(tmp_path) as callback:
+        callback.resume(model)
+    model.get_layer("items").embeddings.assign(model.get_layer("items").embeddings + 1)
+    trained = model.get_weights()
+    with pytest.raises(ConfigurationError, match="the checkpoint callback is closed"):
+        callback.step()
+    for value, old in zip(model.get_weights(), trained, strict=True):
+        np.testing.assert_array_equal(value, old)

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -38,6 +39,11 @@ from tests.keras.small_models import fit, manifests, small_model
 def test_a_bad_value_is_refused_with_the_bound_it_breaks(field: str, value: Any, bound: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{field} is .*{bound}"):
         CheckpointConfig(**{"checkpoint_dir": "run", field: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = CheckpointConfig("run", step_interval=np.int64(4), save_secs=np.float32(2.5))  # type: ignore[arg-type]
+    assert config.writer_options().full == SaveAtSteps(1, 4, 2.5)
 
 
 def test_a_config_cannot_be_changed() -> None:

@@ -117,7 +117,7 @@ def test_what_cannot_work_is_refused_before_the_directory_is_touched(tmp_path: P
         ({"tracking": {"weight": "touched"}}, "'weight', which is no table"),
         ({"tables": ["weight"], "tracking": {"weight": "so"}}, "'so' is unknown"),
         ({"slots": {"nothing": {}}}, "slots are given for 'nothing'"),
-        ({"tables": ["weight"], "slots": {"weight": {"m": tf.Variable([1.0])}}}, "has 1 rows, its table"),
+        ({"tables": ["weight"], "slots": {"weight": {"m": tf.Variable([1.0])}}}, "has 1 row, its table"),
         ({"optimizer": unbuilt}, "no variables yet"),
         ({"optimizer": stranger}, "make a new optimizer"),
         ({"optimizer": _built(keras.optimizers.SGD(0.1, momentum=0.9), weight), "tables": ["weight"],
@@ -157,3 +157,42 @@ def test_a_keras_model_is_sent_to_its_own_callback(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"use hotdelta\.keras\.DeltaCheckpoint"):
         DeltaWriter(tmp_path, model)
     assert not list(tmp_path.iterdir())
+
+
+def test_closed_writer_can_be_closed_again_and_says_that_it_is_closed(tmp_path: Path) -> None:
+    table = tf.Variable(np.zeros((ROWS, 2), np.float32))
+    with DeltaWriter(
+        tmp_path, {"table": table}, tables=["table"], tracking={"table": "touched"}, options=BY_HAND
+    ) as writer:
+        writer.close()
+    writer.close()
+    uses: list[Any] = [
+        lambda: writer.touch("table", [1]),
+        writer.step,
+        lambda: writer.end_epoch(0),
+        lambda: writer.register_state("place", int),
+        lambda: writer.watermark(1.0),
+        writer.save,
+        writer.save_full,
+        writer.__enter__,
+    ]
+    for use in uses:
+        with pytest.raises(ConfigurationError, match=r"the writer is closed\. make a new DeltaWriter"):
+            use()
+    assert writer.position == Position(1, 1)
+
+
+def test_rows_are_told_by_whole_numbers(tmp_path: Path) -> None:
+    """A mask of the rows would pass for the rows 0 and 1, and all others would be lost."""
+    table = tf.Variable(np.zeros((ROWS, 2), np.float32))
+    with DeltaWriter(
+        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, options=BY_HAND
+    ) as writer:
+        for ids in ([], 3, [1, 2], tf.constant([5], tf.int32), np.array([[7]], np.uint8)):
+            writer.touch("table", ids)
+        for ids in ([1.5], [False, True], tf.constant([1.0]), ["1"], None):
+            with pytest.raises(ConfigurationError, match="rows of 'table' are told as"):
+                writer.touch("table", ids)
+        with pytest.raises(ConfigurationError, match="rows of 'table' are told as bool"):
+            tf.function(lambda mask: writer.touch("table", mask), autograph=False)(tf.constant([True]))
+        assert writer._trainer.trackers.touched_rows() == 5

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import pytest
 
 from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.train.progress import TrainingProgress
 from hotdelta.train.save_clock import COUNT_SECONDS, SaveClock
 from hotdelta.train.schedule import Progress, SaveEvery
 from hotdelta.train.trainer_state import MAX_STATE_BYTES, StateRegistry, TrainerState
@@ -96,3 +101,28 @@ def test_a_name_is_registered_once_and_restored_when_it_was_saved() -> None:
     registry.restore({"two": 5})
     registry.restore({"one": 4})
     assert seen == [4]
+
+
+@pytest.mark.parametrize(
+    "tell, message",
+    [
+        (lambda progress: progress.state.after_steps(-1), "steps is -1"),
+        (lambda progress: progress.state.after_steps(2.5), "steps is 2.5"),
+        (lambda progress: progress.state.after_epoch("1"), "epoch is '1'"),
+        (lambda progress: progress.see("noon"), "the watermark is 'noon'"),
+        (lambda progress: progress.see(float("nan")), "the watermark is nan"),
+        (lambda progress: progress.registry.register("place", 3), "'place' is registered with 3"),
+        (lambda progress: progress.registry.register(3, int), "3 is registered with"),
+    ],
+)
+def test_progress_that_cannot_be_is_refused(tell: Callable[[TrainingProgress], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        tell(TrainingProgress())
+
+
+def test_numbers_of_numpy_are_saved() -> None:
+    progress = TrainingProgress()
+    progress.see(np.float32(2.5))  # type: ignore[arg-type]
+    progress.state = progress.state.after_epoch(np.int64(3)).after_steps(np.int32(2))  # type: ignore[arg-type]
+    assert TrainerState.from_json(progress.read()) == TrainerState(step=2, epoch=4, step_in_epoch=2)
+    assert progress.watermark == 2.5
