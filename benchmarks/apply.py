@@ -123,6 +123,7 @@ class Applying:
             self.manifests.append(self._trainer.newest())
         self._trainer.release()
         self._model.warm_up()
+        self._model.settle()
 
     def _open(self, manifest: Manifest) -> DeltaFiles:
         with DeltaFiles(self.run_dir, manifest) as delta:
@@ -215,6 +216,7 @@ def measure_predict(directory: Path, rows: int) -> float:
     callback = hk.DeltaCheckpoint(directory / "run", None, None)
     callback.resume(model)
     live = LiveModel.load(export_saved_model(directory / "run", directory / "export", save_incr_model=True))
+    live.settle()
     feeds = {"ids": np.random.default_rng(5).integers(0, rows, (1, 8))}
     before = _predict_seconds(live, feeds)
     model.train_on_batch(np.arange(80).reshape(10, 8), np.ones((10, 1)))

@@ -27,6 +27,7 @@ class Undoing:
         self._trainer = TableTrainer(directory, rows)
         self._model = LiveModel.load(self._trainer.export())
         self._model.warm_up()
+        self._model.settle()
         self._rows = rows // SHARE
 
     def next_delta(self) -> Manifest:

@@ -159,6 +159,11 @@ class LiveModel:
         finally:
             self._read_identity()
 
+    def settle(self) -> None:
+        """Waits for what goes on in the background after loading, for whoever measures a model at rest."""
+        if self._graph is not None:
+            self._graph.settle()
+
     def warm_up(self) -> None:
         """Run every path once, so that no request and no update pays for a first time. Not while serving."""
         if self.metadata.is_incremental and self.node is not None:

@@ -54,6 +54,11 @@ class SessionGraph:
         """For variables that are updated row by row. Before the first call."""
         self._huge_pages = HugePages(self._session)
 
+    def settle(self) -> None:
+        """Until nothing goes on in the background any more."""
+        if self._huge_pages is not None:
+            self._huge_pages.wait()
+
     def callable(self, signature: str, *, pool: int) -> Call:
         """A call of a signature with arrays by input name. TensorFlow's errors come out of it untranslated."""
         definition = self._definitions[signature]
