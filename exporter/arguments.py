@@ -25,8 +25,8 @@ examples:
 
 Export once for each change of the model's graph, not for each checkpoint: the deltas carry the values.
 The path of the new version is printed to standard output, progress to standard error.
-Exit codes: 0 exported, 1 it could not be done (the reason is on standard error), 2 wrong usage, 128 and more stopped
-by a signal: then nothing half written is left.
+Exit codes: 0 exported, 1 it could not be done, or its path not be printed (the reason is on standard error), 2 wrong
+usage, 128 and more stopped by a signal: then nothing half written is left.
 """
 
 

@@ -39,7 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"exporter: {error.filename or options.export_dir}: {error.strerror or error}", file=sys.stderr)
         return EXIT_FAILED
-    print(path)
+    return _print_path(path)
+
+
+def _print_path(path: Path) -> int:
+    try:
+        print(path, flush=True)
+    except (OSError, ValueError) as error:
+        print(f"exporter: exported {path}, but cannot write so to standard output: {error}", file=sys.stderr)
+        # Or Python would try again at its end, and complain by itself.
+        sys.stdout = None
+        return EXIT_FAILED
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,8 +13,11 @@ from pathlib import Path
 
 from exporter.unfinished import unfinished
 from hotdelta.errors import ConfigurationError
+from hotdelta.logs import event
 from hotdelta.signatures import MAX_EXPORT_VERSION
 from hotdelta.train.serving_files import publish_directory
+
+logger = logging.getLogger(__name__)
 
 _TEMPORARY_PREFIX = ".tmp-export-"
 _LOCK_FILE = ".exporter.lock"
@@ -39,6 +43,7 @@ def new_version(export_dir: Path, version: int | None) -> Iterator[tuple[Path, P
         with unfinished(temporary_for(target)) as temporary:
             yield temporary, target
             publish(temporary, target)
+        _warn_when_not_highest(target)
 
 
 def temporary_for(target: Path) -> Path:
@@ -81,10 +86,26 @@ def _exists_already(target: Path) -> ConfigurationError:
 
 
 def _next_version(export_dir: Path) -> int:
-    names = [path.name for path in export_dir.iterdir() if path.name.isascii() and path.name.isdigit()]
-    version = max((int(name) for name in names if int(name) <= MAX_EXPORT_VERSION), default=0) + 1
+    version = _highest_version(export_dir) + 1
     _require_number(version)
     return version
+
+
+def _highest_version(export_dir: Path) -> int:
+    names = [path.name for path in export_dir.iterdir() if path.name.isascii() and path.name.isdigit()]
+    return max((int(name) for name in names if int(name) <= MAX_EXPORT_VERSION), default=0)
+
+
+def _warn_when_not_highest(target: Path) -> None:
+    highest = _highest_version(target.parent)
+    if int(target.name) < highest:
+        event(
+            logger,
+            logging.WARNING,
+            "servers prefer a higher version that is there",
+            version=target.name,
+            highest=highest,
+        )
 
 
 @contextmanager

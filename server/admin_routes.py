@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from hotdelta.chain import Node, Position
@@ -66,18 +66,12 @@ class _Desk:
     async def carry_out(
         self, request: Request, action: str, read: Callable[[dict[str, Any], ServedModel], Order]
     ) -> Response:
+        name = self._require_token(request, action)
+        said = "unreadable"
         try:
-            name = self._tokens.name_of(request.headers.get("authorization"))
-        except RequestError as error:
-            client = request.client.host if request.client else "unknown"
-            event(
-                logger, logging.WARNING, "admin request refused", action=action, client=client, reason=error
-            )
-            raise
-        document = _parse(await read_body(request.scope, request.receive, MAX_BODY_BYTES))
-        said = orjson.dumps(document).decode()
-        try:
-            node = await asyncio.to_thread(read(document, self._model))
+            order = await _read_document(request)
+            said = orjson.dumps(order).decode()
+            node = await asyncio.to_thread(read(order, self._model))
         except HotdeltaError as error:
             event(
                 logger,
@@ -97,6 +91,24 @@ class _Desk:
             "survives_restart": self._model.status().are_orders_kept,
         }
         return json_response(document)
+
+    def _require_token(self, request: Request, action: str) -> str:
+        try:
+            return self._tokens.name_of(request.headers.get("authorization"))
+        except RequestError as error:
+            client = request.client.host if request.client else "unknown"
+            event(
+                logger, logging.WARNING, "admin request refused", action=action, client=client, reason=error
+            )
+            raise
+
+
+async def _read_document(request: Request) -> dict[str, Any]:
+    hint = "an order is a short JSON object"
+    try:
+        return _parse(await read_body(request.scope, request.receive, MAX_BODY_BYTES, hint=hint))
+    except ClientDisconnect as error:
+        raise RequestError("the client hung up in the middle of its order") from error
 
 
 def _parse(body: bytes) -> dict[str, Any]:

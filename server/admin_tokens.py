@@ -29,11 +29,16 @@ class AdminTokens:
             lines = path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"--admin-token-file {path} cannot be read: {error}") from error
-        tokens = dict(
-            _parse(path, number, line.strip())
-            for number, line in enumerate(lines, 1)
-            if line.strip() and not line.startswith("#")
-        )
+        tokens: dict[str, str] = {}
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not line.startswith("#"):
+                name, token = _parse(path, number, line.strip())
+                if name in tokens:
+                    raise ConfigurationError(
+                        f"line {number} of {path} is the second token of {name!r}",
+                        hint="give each token a name of its own",
+                    )
+                tokens[name] = token
         if not tokens:
             raise ConfigurationError(f"--admin-token-file {path} holds no token", hint="write name:token")
         return cls(tokens)
@@ -61,6 +66,11 @@ def _parse(path: Path, number: int, line: str) -> tuple[str, str]:
     match = _LINE.fullmatch(line)
     if match is None:
         raise ConfigurationError(f"line {number} of {path} is not name:token")
+    if ":" in match[2]:
+        raise ConfigurationError(
+            f"the token of {match[1]!r} in {path} has a colon in it",
+            hint="make one with: openssl rand -hex 32",
+        )
     if len(match[2]) < MIN_TOKEN_CHARACTERS:
         raise ConfigurationError(
             f"the token of {match[1]!r} in {path} is shorter than {MIN_TOKEN_CHARACTERS} characters",

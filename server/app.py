@@ -66,6 +66,8 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         description="Predictions from a model that is seconds old; each answer says which position it came from.",
         lifespan=functools.partial(_run, loader=loader, batcher=batcher),
         redoc_url=None,
+        # It would send clients to http:// also when a proxy speaks TLS for us.
+        redirect_slashes=False,
     )
     app.predict = ServerErrorMiddleware(predict, handler=error_responses.answer_unexpected)
     # For what is no POST: that is refused as on every other path.

@@ -16,6 +16,7 @@ from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import JsonFormatter, TextFormatter, event
 from hotdelta.quiet_import import quiet_import
 from hotdelta.sanity_limits import SanitySettings, describe_limits
+from server.log_writer import LogWriter
 from server.settings import Settings, flag_name, parse, read_settings, variable_name
 
 EXIT_FAILED = 1
@@ -51,28 +52,27 @@ examples:
 
 Neither directory needs to exist yet: the server waits, and GET /readyz says for what. Every flag can be given as an
 environment variable: --max-batch-size is HOTDELTA_MAX_BATCH_SIZE. The address is printed to standard output, log
-lines go to standard error; with --log-format json both are JSON. SIGTERM and Ctrl-C let requests in flight finish.
-Exit codes: 0 stopped, 1 it could not start (the reason is on standard error), 2 wrong usage.
+lines go to standard error; with --log-format json both are JSON. SIGTERM, SIGHUP and Ctrl-C let requests in flight
+finish. Exit codes: 0 stopped, 1 it could not start (the reason is on standard error), 2 wrong usage.
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = vars(_parser().parse_args(arguments))
-    signal.signal(signal.SIGTERM, _exit_quietly)
-    signal.signal(signal.SIGINT, _exit_quietly)
+    _hear_signals()
     try:
         settings = read_settings(flags, os.environ)
     except ConfigurationError as error:
         print(f"server: {error}", file=sys.stderr)
         return EXIT_USAGE
-    _log_to_stderr(settings.log_format)
+    log = _log_to_stderr(settings.log_format)
     try:
         return _serve(settings)
     except HotdeltaError as error:
         if settings.log_format == "json":
             event(logger, logging.ERROR, "cannot start", error=error)
         else:
-            print(f"server: {error}", file=sys.stderr)
+            log.say(f"server: {error}")
         return EXIT_FAILED
 
 
@@ -121,7 +121,6 @@ def _serve(settings: Settings) -> int:
 def _leave_at_once() -> None:
     """While TensorFlow runs in another thread, Python cannot end in order. All that is lost is memory."""
     logging.shutdown()
-    sys.stdout.flush()
     os._exit(0)
 
 
@@ -176,6 +175,19 @@ def _metavar(setting: Field[Any]) -> str | None:
     return "N" if setting.type == "int" else "TEXT"
 
 
+def _hear_signals() -> None:
+    signal.signal(signal.SIGTERM, _exit_quietly)
+    signal.signal(signal.SIGINT, _exit_quietly)
+    # Under nohup it is ignored, and stays that.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminate)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    """The terminal was closed. Whoever hears SIGTERM now knows what to do."""
+    signal.raise_signal(signal.SIGTERM)
+
+
 def _exit_quietly(_number: int, _frame: FrameType | None) -> None:
     """A signal while nothing is served yet: there is nothing to finish.
 
@@ -189,15 +201,19 @@ def _json_announcement(url: str) -> str:
     return JsonFormatter().format(logging.makeLogRecord(said))
 
 
-def _log_to_stderr(log_format: str) -> None:
+def _log_to_stderr(log_format: str) -> LogWriter:
     """Everything in one format: ours from INFO on; what libraries and Python itself have to say, warnings."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    # A copy: the original is not always what it is now while TensorFlow is imported. There is none when it is closed.
+    descriptor = os.dup(sys.stderr.fileno()) if sys.stderr else os.open(os.devnull, os.O_WRONLY)
+    log = LogWriter(descriptor)
+    log.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    log.start()
     # On the root, and before TensorFlow is imported, which brings handlers of its own when there is none.
-    logging.getLogger().addHandler(handler)
+    logging.getLogger().addHandler(log)
     logging.captureWarnings(True)
     for name in ("server", "loader", "hotdelta"):
         logging.getLogger(name).setLevel(logging.INFO)
+    return log
 
 
 if __name__ == "__main__":

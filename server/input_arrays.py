@@ -89,13 +89,12 @@ def _to_strings(tensor: TensorSpec, value: Any, types: set[type]) -> Array:
     if not types <= {str, dict}:
         wrong = sorted(_WORDS.get(kind, kind.__name__) for kind in types - {str, dict})
         _refuse(tensor, f"holds {' and '.join(wrong)}, the signature wants strings")
-    encoded = _encode(tensor, value)
-    shape = _shape_of(encoded)
-    array = np.empty(shape, object)
-    try:
-        array[...] = encoded
-    except ValueError:
+    shape = _shape_of(value)
+    if not _has_shape(value, shape):
+        # NumPy would put lists into an array of objects.
         _refuse(tensor, "is ragged: its rows have different lengths")
+    array = np.empty(shape, object)
+    array[...] = _encode(tensor, value)
     return array
 
 
@@ -118,6 +117,12 @@ def _shape_of(value: Any) -> tuple[int, ...]:
         shape.append(len(value))
         value = value[0] if value else None
     return tuple(shape)
+
+
+def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
+    if not shape or not isinstance(value, list):
+        return not shape and not isinstance(value, list)
+    return len(value) == shape[0] and all(_has_shape(item, shape[1:]) for item in value)
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import socket
@@ -18,6 +20,13 @@ from server.http_protocol import JsonHttpProtocol
 # Longer than clients and load balancers (60 s) keep an idle connection: who closes last never resets a request.
 _KEEP_ALIVE_SECONDS = 75
 
+_ANOTHER_HOST = "give an address of this machine"
+_ANOTHER_PORT = "give another --port (0 chooses a free one), or stop what uses it"
+_BIND_HINTS: dict[int | None, str] = {
+    errno.EADDRNOTAVAIL: f"{_ANOTHER_HOST}, or 0.0.0.0 for all of them",
+    errno.EACCES: "ports below 1024 are for the superuser: give another --port (0 chooses a free one)",
+}
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet. Raises ConfigurationError when the address cannot be had."""
@@ -27,9 +36,10 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigurationError(
-            f"--host {host}: {error.strerror}", hint="give an address of this machine"
-        ) from error
+        raise ConfigurationError(f"--host {host}: {error.strerror}", hint=_ANOTHER_HOST) from error
+    except ValueError as error:
+        # Labels that are empty or longer than 63 letters; null bytes.
+        raise ConfigurationError(f"--host {host!r} is not a host name", hint=_ANOTHER_HOST) from error
     # A server that was just killed leaves its port in TIME_WAIT; its successor must not wait for that.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -38,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise ConfigurationError(
             f"cannot listen on {host} port {port}: {error.strerror}",
-            hint="give another --port (0 chooses a free one), or stop what uses it",
+            hint=_BIND_HINTS.get(error.errno, _ANOTHER_PORT),
         ) from error
     return listener
 
@@ -91,5 +101,6 @@ class _Announced(uvicorn.Server):
             host, port = listener.getsockname()[:2]
             line = self._announcement(f"http://{f'[{host}]' if ':' in host else host}:{port}")
             # One write, where print makes two when nothing is buffered: log lines may go to the same pipe.
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+            # That it cannot be written (it is closed, or the disk is full) is no reason not to answer.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                os.write(sys.stdout.fileno(), f"{line}\n".encode())

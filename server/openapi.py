@@ -1,4 +1,4 @@
-"""The OpenAPI description of routes that read their body themselves, written by hand."""
+"""The OpenAPI description, written by hand: routes read their body themselves, and shape their answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ _ERROR = {
     "required": ["error"],
     "properties": {"error": {"type": "string", "description": "What is wrong, and what to do."}},
 }
+_POSITION = {"type": "string", "pattern": r"^\d+\.\d+$", "example": "3.17"}
 _ARRAY = {
     "description": "A number, boolean, string, {'b64': ...}, or lists of them nested as the input has axes."
 }
@@ -32,12 +33,7 @@ _REQUEST = {
             "items": _ARRAY,
         },
         "signature_name": {"type": "string", "default": "serving_default"},
-        "min_position": {
-            "type": "string",
-            "pattern": r"^\d+\.\d+$",
-            "description": "Else 409.",
-            "example": "3.17",
-        },
+        "min_position": {**_POSITION, "description": "Else 409."},
         "wait_ms": {
             "type": "integer",
             "minimum": 0,
@@ -63,7 +59,7 @@ _ANSWER = {
             "type": "object",
             "required": ["position", "step"],
             "properties": {
-                "position": {"type": "string", "example": "3.17"},
+                "position": _POSITION,
                 "step": {"type": "integer", "example": 1010},
             },
         },
@@ -79,21 +75,106 @@ _REFUSALS = {
     "504": "The model did not answer in time.",
 }
 
+_SCHEME = "bearer"
+_ORDER_REFUSALS = {
+    "400": "The order cannot be read, or not be carried out. Nothing has changed.",
+    "401": "It carries no token that is known.",
+    "403": "The server was started without --admin-token-file, and takes no orders.",
+    "413": "The body is too large.",
+    "500": "It could not be carried out: the log says why.",
+    "503": "No model is served yet. See Retry-After.",
+}
+_ORDER_ANSWER = {
+    "type": "object",
+    "required": ["action", "position", "by", "survives_restart"],
+    "properties": {
+        "action": {"type": "string", "example": "pin"},
+        "position": {"type": ["string", "null"], "description": "What is served now.", "example": "3.17"},
+        "by": {"type": "string", "description": "The name of the token."},
+        "survives_restart": {"type": "boolean"},
+    },
+}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _errors(texts: dict[str, str]) -> dict[str, Any]:
+    return {status: {"description": text, "content": _json(_ERROR)} for status, text in texts.items()}
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _order(body: dict[str, Any], *, is_required: bool) -> dict[str, Any]:
+    return {
+        "security": [{_SCHEME: []}],
+        "requestBody": {"required": is_required, "content": _json(body)},
+        "responses": {
+            "200": {"description": "It is carried out.", "content": _json(_ORDER_ANSWER)},
+            **_errors(_ORDER_REFUSALS),
+        },
+    }
+
+
+def _states(described: dict[str, str]) -> dict[str, Any]:
+    content = _json({"type": "object"})
+    return {
+        "responses": {status: {"description": text, "content": content} for status, text in described.items()}
+    }
+
+
 _PREDICT = {
     "summary": "Predict",
     "description": "All of an answer comes from one position. The Content-Type of the request does not matter.",
-    "requestBody": {"required": True, "content": {"application/json": {"schema": _REQUEST}}},
+    "requestBody": {"required": True, "content": _json(_REQUEST)},
     "responses": {
         "200": {
             "description": "The prediction and the position that it came from.",
             "headers": {"X-Model-Version": {"schema": {"type": "string"}, "description": "The position."}},
-            "content": {"application/json": {"schema": _ANSWER}},
+            "content": _json(_ANSWER),
         },
-        **{
-            status: {"description": text, "content": {"application/json": {"schema": _ERROR}}}
-            for status, text in _REFUSALS.items()
-        },
+        **_errors(_REFUSALS),
     },
+}
+
+# By path and method; what FastAPI knows of a route is kept beside it.
+_DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
+    ("/predict", "post"): _PREDICT,
+    ("/model/rollback", "post"): _order(
+        {
+            **_object(position=_POSITION, deltas={"type": "integer", "minimum": 1}),
+            "oneOf": [{"required": ["position"]}, {"required": ["deltas"]}],
+            "example": {"position": "3.17"},
+        },
+        is_required=True,
+    ),
+    ("/model/pin", "post"): _order(
+        {**_object(position=_POSITION), "description": "Without a position: what is served now."},
+        is_required=False,
+    ),
+    ("/model/resume", "post"): _order(_object(), is_required=False),
+    ("/model/quarantine/release", "post"): _order(
+        {**_object(position=_POSITION), "required": ["position"]}, is_required=True
+    ),
+    ("/", "get"): _states({"200": "The routes, and what each is for."}),
+    ("/model/version", "get"): _states(
+        {"200": "The position and how it was reached; null before there is one."}
+    ),
+    ("/readyz", "get"): _states(
+        {
+            "200": "Predictions can be answered.",
+            "503": "Not yet; `reason` says what is waited for. See Retry-After.",
+        }
+    ),
+    ("/healthz", "get"): _states(
+        {
+            "200": "The process and its threads are alive.",
+            "500": "A thread has ended that should not have; false says which.",
+        }
+    ),
 }
 
 
@@ -103,6 +184,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
-        document["paths"]["/predict"] = {"post": _PREDICT}
+        for (path, method), described in _DESCRIBED.items():
+            document["paths"].setdefault(path, {}).setdefault(method, {}).update(described)
+        scheme = {"type": "http", "scheme": "bearer", "description": "A token of --admin-token-file."}
+        document["components"] = {"securitySchemes": {_SCHEME: scheme}}
         app.openapi_schema = document
     return app.openapi_schema

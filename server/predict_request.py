@@ -93,7 +93,7 @@ def _find_signature(
 def _columns(spec: SignatureSpec, given: Any) -> dict[str, Any]:
     """One array by name; with one input its name may be left out, as TensorFlow Serving allows."""
     wanted = [tensor.name for tensor in spec.inputs]
-    if isinstance(given, dict) and not (len(wanted) == 1 and given.keys() == {"b64"}):
+    if isinstance(given, dict) and (len(wanted) != 1 or _is_object(given, wanted[0])):
         _check_names(set(given), wanted, where="inputs")
         return given
     if len(wanted) != 1:
@@ -108,7 +108,7 @@ def _columns_of_rows(spec: SignatureSpec, rows: Any) -> dict[str, Any]:
         raise RequestError("'instances' is not a list", hint=_SHAPES)
     if not rows:
         raise RequestError("'instances' is an empty batch", hint="send at least one row")
-    if len(wanted) == 1 and not _are_objects(rows, wanted[0]):
+    if len(wanted) == 1 and not _is_object(rows[0], wanted[0]):
         return {wanted[0]: rows}
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
@@ -119,8 +119,9 @@ def _columns_of_rows(spec: SignatureSpec, rows: Any) -> dict[str, Any]:
     return {name: [row[name] for row in rows] for name in wanted}
 
 
-def _are_objects(rows: list[Any], name: str) -> bool:
-    return isinstance(rows[0], dict) and (name in rows[0] or rows[0].keys() != {"b64"})
+def _is_object(value: Any, name: str) -> bool:
+    """One with the input of this name in it, and not bytes."""
+    return isinstance(value, dict) and (name in value or value.keys() != {"b64"})
 
 
 def _check_names(given: set[str], wanted: list[str], *, where: str) -> None:

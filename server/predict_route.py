@@ -23,6 +23,7 @@ from server.settings import Settings
 logger = logging.getLogger(__name__)
 
 VERSION_HEADER = "X-Model-Version"
+_SMALLER = "send fewer rows, or raise --max-body-bytes"
 
 
 class PredictRoute:
@@ -68,11 +69,11 @@ class PredictRoute:
             raise _not_reached(wanted, self._wait.live_position())
 
 
-async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, max_bytes: int, *, hint: str = _SMALLER) -> bytes:
     """The whole body, but never much more of it than is allowed. Raises BodyTooLargeError, ClientDisconnect."""
     declared = dict(scope["headers"]).get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
-        raise _too_large(max_bytes)
+        raise _too_large(max_bytes, hint)
     chunks, size, is_complete = [], 0, False
     while not is_complete:
         message = await receive()
@@ -81,17 +82,13 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise _too_large(max_bytes, hint)
         is_complete = not message.get("more_body", False)
     return b"".join(chunks)
 
 
-def _too_large(max_bytes: int) -> BodyTooLargeError:
-    return BodyTooLargeError(
-        f"the body is larger than {max_bytes} bytes",
-        max_bytes=max_bytes,
-        hint="send fewer rows, or raise --max-body-bytes",
-    )
+def _too_large(max_bytes: int, hint: str) -> BodyTooLargeError:
+    return BodyTooLargeError(f"the body is larger than {max_bytes} bytes", max_bytes=max_bytes, hint=hint)
 
 
 def _not_reached(wanted: Position, live: Position | None) -> PositionNotReachedError:

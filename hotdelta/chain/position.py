@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from hotdelta.errors import ManifestError
 
+# Longer than any that is one: Python refuses to make a number of thousands of digits, in words about itself.
+_MAX_CHARACTERS = 64
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
@@ -28,8 +31,10 @@ class Position:
     @classmethod
     def parse(cls, text: str) -> Position:
         run, dot, seq = text.partition(".")
-        if not (dot and run.isascii() and run.isdigit() and seq.isascii() and seq.isdigit()):
-            raise ManifestError(f"{text!r} is not a position", hint="write run.seq, for example 3.17")
+        is_short = len(text) <= _MAX_CHARACTERS
+        if not (is_short and dot and run.isascii() and run.isdigit() and seq.isascii() and seq.isdigit()):
+            shown = repr(text) if is_short else f"{text[:_MAX_CHARACTERS]!r}..."
+            raise ManifestError(f"{shown} is not a position", hint="write run.seq, for example 3.17")
         try:
             return cls(int(run), int(seq))
         except ValueError as error:

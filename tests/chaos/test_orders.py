@@ -90,7 +90,7 @@ def test_rollback_pin_and_resume_from_the_command_line(server: OrderedServer, co
     assert hotdelta("pin", server.url).returncode == 0
     assert hotdelta("rollback", server.url, "--deltas", "2").returncode == 0
     server.require(NEXT, states)
-    assert server.said.count("night-shift") >= 4
+    wait_until(lambda: server.said.count("night-shift") >= 4, "the orders are in the log")
     assert TOKEN not in server.said
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from exporter.cli import main
+from exporter.cli import _print_path, main
 from hotdelta.train import DeltaWriter
 from tests.exporter.bundles import TwoTables
 
@@ -61,6 +61,19 @@ def test_the_path_is_printed_and_progress_is_not(
     assert score["score"].numpy() == [7.0]
     assert "restore_incremental" in loaded.signatures
     assert '"model_name": "clicks"' in (tmp_path / "1" / "assets.extra" / "hotdelta.json").read_text()
+
+
+def test_a_path_that_cannot_be_printed_is_said_in_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert _print_path(tmp_path) == 1
+        assert sys.stdout is None
+        with pytest.raises(OSError, match="No space"):
+            full.close()
+
+    assert capfd.readouterr().err.startswith(f"exporter: exported {tmp_path}, but cannot write so")
 
 
 def test_position_version_and_signatures_are_options(

@@ -79,3 +79,14 @@ def test_after_the_last_number_there_is_no_next(tmp_path: Path) -> None:
     (tmp_path / str(10**18 - 1)).mkdir()
     with pytest.raises(ConfigurationError, match="is no version number"), new_version(tmp_path, None):
         pass
+
+
+@pytest.mark.parametrize("version, is_told", [(5, True), (8, False), (None, False)])
+def test_a_version_that_servers_would_not_choose_is_told(
+    tmp_path: Path, version: int | None, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "7").mkdir()
+    with caplog.at_level(logging.WARNING), new_version(tmp_path, version) as (temporary, _):
+        write(temporary)
+
+    assert ("servers prefer a higher version that is there version=5 highest=7" in caplog.text) == is_told

@@ -22,9 +22,9 @@ LENGTH = f"Content-Length: {len(BODY)}"
 
 
 @contextmanager
-def serving(model: FakeModel, *, stop_seconds: float = 5) -> Iterator[tuple[str, int]]:
-    """The address of a server, which is told to stop when the block ends."""
-    app = create_app(Settings(Path("export"), Path("run")), model)
+def serving(model: FakeModel, *, stop_seconds: float = 5, **options: Any) -> Iterator[tuple[str, int]]:
+    """The address of a server with these settings, which is told to stop when the block ends."""
+    app = create_app(Settings(Path("export"), Path("run"), **options), model)
     listener = bind("127.0.0.1", 0)
     listener.listen()
     server = uvicorn.Server(configure(app, stop_seconds=stop_seconds))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from hotdelta.errors import ConfigurationError
 from server.admin_tokens import AdminTokens
 from server.app import create_app
 from server.settings import Settings
+from tests.end_to_end.processes import wait_until
+from tests.server.connections import request, serving
 from tests.server.fake_model import FakeModel
 
 TOKEN = "0123456789abcdef0123"  # noqa: S105 - opens nothing
@@ -34,10 +37,15 @@ def model() -> FakeModel:
 
 
 @pytest.fixture
-def client(model: FakeModel, tmp_path: Path) -> Iterator[TestClient]:
+def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
     path.write_text(f"# operators\nalice:{TOKEN}\n\nbob:{OTHER}\n")
-    settings = Settings(Path("export"), Path("run"), admin_token_file=path)
+    return path
+
+
+@pytest.fixture
+def client(model: FakeModel, token_file: Path) -> Iterator[TestClient]:
+    settings = Settings(Path("export"), Path("run"), admin_token_file=token_file)
     with TestClient(create_app(settings, model), raise_server_exceptions=False) as client:
         yield client
 
@@ -105,18 +113,36 @@ def test_without_a_token_file_the_routes_are_off_even_for_the_empty_token(model:
         ("/model/quarantine/release", b"{"),
     ],
 )
-def test_an_order_that_cannot_be_read_or_carried_out_is_a_400_and_changes_nothing(
-    client: TestClient, model: FakeModel, path: str, body: bytes
+def test_an_order_that_cannot_be_read_or_carried_out_is_a_400_that_is_logged_and_changes_nothing(
+    client: TestClient, model: FakeModel, path: str, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = client.post(path, content=body, headers=bearer(TOKEN))
 
     assert answer.status_code == 400
     assert answer.json()["error"]
+    assert "admin order failed" in caplog.text
+    assert "by=alice" in caplog.text
     assert model.orders == []
 
 
 def test_an_order_of_many_bytes_is_not_read(client: TestClient) -> None:
-    assert client.post("/model/pin", content=b" " * 5000, headers=bearer(TOKEN)).status_code == 413
+    answer = client.post("/model/pin", content=b" " * 5000, headers=bearer(TOKEN))
+
+    assert answer.status_code == 413
+    assert answer.json()["error"].endswith("4096 bytes. an order is a short JSON object")
+
+
+def test_an_order_whose_sender_hangs_up_is_logged_without_a_traceback(
+    token_file: Path, model: FakeModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = [f"Authorization: Bearer {TOKEN}", "Content-Length: 20"]
+    with serving(model, admin_token_file=token_file) as address:
+        with socket.create_connection(address, timeout=30) as connection:
+            connection.sendall(request(*head, body=b"{", line="POST /model/pin HTTP/1.1"))
+        wait_until(lambda: "hung up" in caplog.text, "it is logged")
+
+    assert "Traceback" not in caplog.text
+    assert model.orders == []
 
 
 @pytest.mark.parametrize("text", ["", "# nobody\n", "alice\n", "alice:short\n", f"al ice:{TOKEN}\n"])
@@ -124,4 +150,19 @@ def test_a_token_file_that_holds_no_tokens_is_refused(tmp_path: Path, text: str)
     (tmp_path / "tokens").write_text(text)
 
     with pytest.raises(ConfigurationError):
+        AdminTokens.read(tmp_path / "tokens")
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        (f"alice:{TOKEN}\nbob:{OTHER}\nalice:{OTHER}x\n", "line 3 of .* is the second token of 'alice'"),
+        (f"alice:{TOKEN}:{OTHER}\n", "the token of 'alice' .* has a colon in it"),
+    ],
+    ids=["a name twice", "a colon, at which the hotdelta command would cut it"],
+)
+def test_a_token_that_nobody_could_use_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "tokens").write_text(text)
+
+    with pytest.raises(ConfigurationError, match=reason):
         AdminTokens.read(tmp_path / "tokens")

@@ -149,6 +149,10 @@ def test_paths_and_methods_that_do_not_exist_are_errors_in_json(serve: Serve) ->
     client = serve()
 
     assert client.get("/nothing").status_code == 404
+    assert client.post("/predict/", json={}, follow_redirects=False).status_code == 404
+    assert (
+        client.get("/healthz/", follow_redirects=False).json()["error"].startswith("GET /healthz/: Not Found")
+    )
     assert client.get("/predict").status_code == 405
     assert "GET / lists the routes" in client.get("/predict").json()["error"]
 
@@ -163,6 +167,26 @@ def test_the_root_lists_the_routes_and_openapi_describes_them(serve: Serve) -> N
     for route in client.get("/").json()["routes"]:
         method, path = route.split(" ")
         assert method == "POST" or client.get(path).status_code == 200
+
+
+def test_openapi_describes_every_status_and_how_to_give_an_order(serve: Serve) -> None:
+    document = serve().get("/openapi.json").json()
+    statuses = {
+        (path, method): set(operation["responses"])
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+
+    assert statuses["/readyz", "get"] == {"200", "503"}
+    assert statuses["/healthz", "get"] == {"200", "500"}
+    for path in ("/model/rollback", "/model/pin", "/model/resume", "/model/quarantine/release"):
+        order = document["paths"][path]["post"]
+        assert statuses[path, "post"] == {"200", "400", "401", "403", "413", "500", "503"}
+        assert (
+            document["components"]["securitySchemes"][next(iter(order["security"][0]))]["scheme"] == "bearer"
+        )
+        assert order["requestBody"]["required"] is (path in ("/model/rollback", "/model/quarantine/release"))
+        assert order["summary"]
 
 
 def test_the_application_starts_the_loader_and_stops_it(serve: Serve, model: FakeModel) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+import server.cli
+from hotdelta.errors import ConfigurationError
+from server.listening import bind
+
 DIRECTORIES = ["--export-dir", "export", "--checkpoint-dir", "run"]
 
 
-def server(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_server(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "server.cli", *arguments],
         capture_output=True,
@@ -27,7 +32,7 @@ def server(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str
 
 
 def test_help_teaches_every_flag_and_its_variable() -> None:
-    shown = server("--help")
+    shown = run_server("--help")
 
     assert shown.returncode == 0
     for text in ("--checkpoint-dir", "HOTDELTA_MAX_BATCH_SIZE", "curl -d", "max_abs=1e+06", "Exit codes"):
@@ -43,7 +48,7 @@ def taken_port() -> Iterator[int]:
 
 
 def test_a_log_for_machines_says_as_json_why_the_server_cannot_start(taken_port: int) -> None:
-    refused = server(*DIRECTORIES, "--port", str(taken_port), "--log-format", "json")
+    refused = run_server(*DIRECTORIES, "--port", str(taken_port), "--log-format", "json")
 
     (record,) = map(json.loads, refused.stderr.splitlines())
     assert (refused.returncode, record["level"], record["message"]) == (1, "ERROR", "cannot start")
@@ -51,7 +56,7 @@ def test_a_log_for_machines_says_as_json_why_the_server_cannot_start(taken_port:
 
 
 def test_a_port_that_is_taken_is_said_at_once(taken_port: int) -> None:
-    refused = server(*DIRECTORIES, "--port", str(taken_port))
+    refused = run_server(*DIRECTORIES, "--port", str(taken_port))
 
     assert refused.returncode == 1
     assert refused.stderr == (
@@ -74,18 +79,28 @@ def test_a_port_that_is_taken_is_said_at_once(taken_port: int) -> None:
 def test_wrong_usage_is_refused_with_exit_code_2(
     arguments: list[str], variables: dict[str, str], problem: str
 ) -> None:
-    refused = server(*arguments, **variables)
+    refused = run_server(*arguments, **variables)
 
     assert refused.returncode == 2
     assert problem in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_a_host_that_is_not_here_is_refused() -> None:
-    refused = server(*DIRECTORIES, "--host", "192.0.2.1", "--port", "0")
+@pytest.mark.parametrize(
+    "host, port, problem",
+    [
+        ("192.0.2.1", 0, "Cannot assign requested address. give an address of this machine, or 0.0.0.0"),
+        ("a" * 64, 0, "is not a host name. give an address of this machine"),
+        ("a..b", 0, "is not a host name. give an address of this machine"),
+    ],
+)
+def test_an_address_that_cannot_be_had_is_refused_with_what_to_change(
+    host: str, port: int, problem: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        bind(host, port)
 
-    assert refused.returncode == 1
-    assert "cannot listen on 192.0.2.1" in refused.stderr
+    assert problem in str(refused.value)
 
 
 def test_importing_the_application_starts_nothing_and_needs_no_tensorflow(tmp_path: Path) -> None:
@@ -124,3 +139,56 @@ def test_a_signal_just_before_it_serves_is_not_lost() -> None:
     )
 
     assert (stopped.returncode, stopped.stdout, stopped.stderr) == (0, "", "")
+
+
+SERVES_UNTIL_IT_IS_TOLD_TO_STOP = """
+import fastapi, server.cli
+from server.listening import bind, run
+
+server.cli._hear_signals()
+run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, announcement="listening on {}".format)
+print("stopped in order")
+"""
+
+
+def test_a_terminal_that_is_closed_stops_it_in_order() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVES_UNTIL_IT_IS_TOLD_TO_STOP], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("listening on ")
+        process.send_signal(signal.SIGHUP)
+        assert (process.stdout.read(), process.wait(60)) == ("stopped in order\n", 0)
+
+
+def test_under_nohup_a_terminal_that_is_closed_is_nothing_to_it() -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        server.cli._hear_signals()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+STOPPED_WHEN_IT_SAYS_ITS_ADDRESS = """
+import os, signal, fastapi
+from server.listening import bind, run
+
+def stop(url):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return url
+
+run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, announcement=stop)
+"""
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+def test_an_address_that_nobody_can_read_is_no_reason_not_to_serve(redirection: str) -> None:
+    program = [sys.executable, "-c", STOPPED_WHEN_IT_SAYS_ITS_ADDRESS]
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *program]
+    stopped = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert (stopped.returncode, stopped.stderr) == (0, "")

@@ -66,7 +66,9 @@ def test_values_of_a_wrong_type_are_refused_by_name(dtype: str, value: list[Any]
 
 
 @pytest.mark.parametrize("dtype, leaf", [("int64", 1), ("string", "a")])
-@pytest.mark.parametrize("shape", ["[[a], [a, a]]", "[[a], a]", "[[[a]], [a]]", "[[], [a]]"])
+@pytest.mark.parametrize(
+    "shape", ["[[a], [a, a]]", "[[a, a], [a]]", "[[a], a]", "[[[a]], [a]]", "[[a], [[a]]]", "[[], [a]]"]
+)
 def test_ragged_rows_are_refused(dtype: str, leaf: object, shape: str) -> None:
     value = eval(shape, {"a": leaf})  # noqa: S307 - the shapes above
 

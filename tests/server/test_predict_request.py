@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from hotdelta.chain import Position
+from hotdelta.chain import Position, SignatureSpec, TensorSpec
 from hotdelta.errors import NotReadyError, RequestError
 from server.predict_request import PredictRequest, read_request
 from tests.server.fake_model import SIGNATURES
@@ -43,6 +43,16 @@ def test_bytes_in_a_row_are_a_value_and_not_an_object_of_inputs() -> None:
     assert request.feeds["text"].tolist() == [b"\x00", b"b"]
 
 
+def test_an_input_may_be_called_b64() -> None:
+    numbers = {"serving_default": SignatureSpec((TensorSpec("b64", (None, 2), "int64"),), ())}
+    texts = {"serving_default": SignatureSpec((TensorSpec("b64", (), "string"),), ())}
+
+    for body in (b'{"inputs": {"b64": [[1, 2]]}}', b'{"instances": [{"b64": [1, 2]}]}'):
+        assert read_request(body, numbers, max_wait_ms=0).feeds["b64"].tolist() == [[1, 2]]
+    for body, expected in ((b'{"inputs": {"b64": "AA=="}}', b"AA=="), (b'{"inputs": "AA=="}', b"AA==")):
+        assert read_request(body, texts, max_wait_ms=0).feeds["b64"].item() == expected
+
+
 @pytest.mark.parametrize(
     "document, problem",
     [
@@ -67,6 +77,10 @@ def test_bytes_in_a_row_are_a_value_and_not_an_object_of_inputs() -> None:
         ({"instances": [[1, 2]], "min_position": "three"}, "min_position: 'three' is not a position"),
         ({"instances": [[1, 2]], "min_position": 3.17}, "min_position is 3.17. write it as a string"),
         ({"instances": [[1, 2]], "min_position": "0.1"}, "out of range"),
+        (
+            {"instances": [[1, 2]], "min_position": "3." + "1" * 5000},
+            f"min_position: '3.{'1' * 62}'... is not a",
+        ),
         ({"instances": [[1, 2]], "wait_ms": 10}, "no min_position"),
         ({"instances": [[1, 2]], "min_position": "1.1", "wait_ms": 1001}, "from 0 to 1000"),
         ({"instances": [[1, 2]], "min_position": "1.1", "wait_ms": True}, "wait_ms is True"),
