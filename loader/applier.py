@@ -211,7 +211,7 @@ class Applier:
             self._chain.run_dir,
             manifest,
             watch,
-            seen_at=self._chain.seen_at(manifest.node),
+            seen_at=self._chain.seen_at(manifest),
             applied_at=served.applied_at,
             rows=rows,
         )

@@ -40,31 +40,36 @@ class ChainView:
         self._broken = broken
         self._wall_clock = wall_clock
         self._scanned = Listing()
-        self._seen_at: dict[Node, float] = {}
+        self._seen_at: dict[tuple[Node, Kind], float] = {}
 
     def look(self) -> None:
         """List everything anew."""
-        self._take(self._scanner.scan())
+        self._take(self._scanner.scan(), max_new=_MAX_NOTED)
 
     def look_at(self, manifests: Iterable[Path]) -> None:
         """Add what is new; what vanished is found by the next look."""
-        self._take(self._scanner.add(manifests))
+        listing = self._scanner.add(manifests)
+        self._take(listing, max_new=len(listing.manifests) - len(self._scanned.manifests))
 
-    def _take(self, listing: Listing) -> None:
+    def _take(self, listing: Listing, *, max_new: int) -> None:
         if listing is not self._scanned:
             now = self._wall_clock()
             self._scanned = listing
-            self._note_seen(now)
+            self._note_seen(now, max_new)
             self.quarantine.forget_vanished(listing)
 
-    def _note_seen(self, now: float) -> None:
-        """Only what is newer than all that was noted before: older ones are not waited for."""
-        if len(self._seen_at) > _MAX_NOTED:
-            self._seen_at.clear()
+    def _note_seen(self, now: float, max_new: int) -> None:
+        """Newest first, until all that is new was found. A full comes later than the deltas beside and after it."""
+        new: list[tuple[Node, Kind]] = []
         for manifest in reversed(self._scanned.manifests[-_MAX_NOTED:]):
-            if manifest.node in self._seen_at:
-                return
-            self._seen_at[manifest.node] = now
+            if len(new) >= max_new:
+                break
+            commit = manifest.node, manifest.kind
+            if commit not in self._seen_at:
+                new.append(commit)
+        self._seen_at |= dict.fromkeys(reversed(new), now)
+        while len(self._seen_at) > 2 * _MAX_NOTED:
+            del self._seen_at[next(iter(self._seen_at))]
 
     @property
     def is_empty(self) -> bool:
@@ -75,8 +80,9 @@ class ChainView:
         manifests = self._scanned.manifests
         return manifests[-1].position if manifests else None
 
-    def seen_at(self, node: Node) -> float:
-        return self._seen_at.get(node, self._wall_clock())
+    def seen_at(self, manifest: Manifest) -> float | None:
+        """When a look found it; None when that was too long ago."""
+        return self._seen_at.get((manifest.node, manifest.kind))
 
     def plan_from(self, live: Node | None, metadata: ExportMetadata, undoable: Sequence[Node] = ()) -> Plan:
         """The way to the newest state that can be reached and is allowed, around what is broken or quarantined."""

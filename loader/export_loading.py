@@ -51,8 +51,8 @@ class ExportLoading:
         """Which one is being loaded, or is loaded and was neither taken nor dropped."""
         return self._loading[0] if self._loading is not None else None
 
-    def load(self, version: ExportVersion, *, is_known: bool, is_urgent: bool) -> LoadedExport | None:
-        """The model, when it is loaded; waits for it only when it is urgent. Raises ApplyError, DamagedError.
+    def load(self, version: ExportVersion, *, is_known: bool) -> LoadedExport | None:
+        """The model, when it is loaded; never waits for it. Raises ApplyError, DamagedError.
 
         The values of a version that is known are not looked at again.
         """
@@ -62,7 +62,7 @@ class ExportLoading:
             self._loading = (version, self._loader.submit(self._load, version, is_known))
             self._loading[1].add_done_callback(lambda _: self._when_loaded())
         future = self._loading[1]
-        if not is_urgent and not future.done():
+        if not future.done():
             return None
         try:
             return future.result()

@@ -76,9 +76,8 @@ class ExportSwap:
             reason = f"export {version.number}: {problem}"
             self._say_waiting(version, problem)
             if problem == _IS_LOADING:
-                break
-        else:
-            self._drop_unwanted()
+                return reason
+        self._drop_unwanted()
         problems = self._exports.problems
         return f"no export can be served: {problems[0]}" if problems and served is None else reason
 
@@ -141,7 +140,7 @@ class ExportSwap:
         """
         old = self._serving.current
         self._sanity.forget_another_history(self._chain.newest)
-        loaded = self._load_beside(version, is_urgent=old is None)
+        loaded = self._load_beside(version)
         if loaded is None:
             return _IS_LOADING
         model, norms = loaded.model, loaded.norms
@@ -165,6 +164,9 @@ class ExportSwap:
             return problem
         model.warm_up()
         served = _serve(model, version.number, origin, applied_at=self._wall_clock(), before=old)
+        if old is None:
+            # Nobody waits for an answer yet; later the first ones would wait for this.
+            self._after_swap()
         with self._serving.exclusive(Stopwatch(self._clock)):
             self._serving.publish(served)
         self._serving.announce()
@@ -173,7 +175,7 @@ class ExportSwap:
         self._version, self._waiting = version, ""
         if old is not None:
             old.model.close()
-        self._after_swap()
+            self._after_swap()
         now = served.version
         event(
             logger,
@@ -196,9 +198,9 @@ class ExportSwap:
             return f"it came only to {model.node}: {self._why_barred(None)}"
         return ""
 
-    def _load_beside(self, version: ExportVersion, *, is_urgent: bool) -> LoadedExport | None:
-        """The model, when it is loaded; waits for it only when it is urgent. Raises ApplyError, DamagedError."""
-        loaded = self._loading.load(version, is_known=version == self._version, is_urgent=is_urgent)
+    def _load_beside(self, version: ExportVersion) -> LoadedExport | None:
+        """The model, when it is loaded. Raises ApplyError, DamagedError."""
+        loaded = self._loading.load(version, is_known=version == self._version)
         if loaded is None:
             return None
         node = loaded.model.metadata.node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
 from hotdelta.errors import ApplyError, ChainError, DamagedError
@@ -19,6 +20,14 @@ from loader.served import Served, Serving
 from loader.undo_history import UndoHistory
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedFull:
+    """Verified files, and how long that took."""
+
+    files: VerifiedFiles
+    watch: Stopwatch
 
 
 class Follower:
@@ -67,7 +76,7 @@ class Follower:
     def _follow(
         self, steps: list[Step], opened: contextlib.ExitStack, on_update: Callable[[Served], bool]
     ) -> bool:
-        fulls: dict[Node, VerifiedFiles] = {}
+        fulls: dict[Node, _OpenedFull] = {}
         if steps and not isinstance(steps[0], ApplyDelta):
             # This way leads back before it leads on, so look at all of it before the first step.
             for manifest in _manifests(steps):
@@ -82,7 +91,7 @@ class Follower:
         return True
 
     def _look_ahead(
-        self, manifest: Manifest, fulls: dict[Node, VerifiedFiles], opened: contextlib.ExitStack
+        self, manifest: Manifest, fulls: dict[Node, _OpenedFull], opened: contextlib.ExitStack
     ) -> bool:
         """Whether a step can be taken as far as its files go. A verified full is kept, deltas are read again."""
         try:
@@ -90,23 +99,22 @@ class Follower:
                 schema = self._applier.schema
                 self._checks.digests(self._checks.open_delta(self._chain.run_dir, manifest, schema))
             else:
-                files = fulls[manifest.node] = self._open_full(manifest)
-                opened.callback(files.close)
+                full = fulls[manifest.node] = self._open_full(manifest)
+                opened.callback(full.files.close)
         except DamagedError as error:
             self._chain.report_broken(manifest, error)
             return False
         return True
 
-    def _take(self, step: Step, fulls: Mapping[Node, VerifiedFiles]) -> Served | None:
-        watch = Stopwatch(self._clock)
+    def _take(self, step: Step, fulls: Mapping[Node, _OpenedFull]) -> Served | None:
         if isinstance(step, UndoTo):
-            return self._try_undo(step.node, watch)
+            return self._try_undo(step.node)
         manifest = step.manifest
         try:
             served = (
-                self._applier.apply_delta(manifest, watch)
+                self._applier.apply_delta(manifest, Stopwatch(self._clock))
                 if isinstance(step, ApplyDelta)
-                else self._apply_full(manifest, fulls.get(manifest.node), watch)
+                else self._apply_full(manifest, fulls.get(manifest.node))
             )
         except (ChainError, ApplyError) as error:
             self._chain.report_broken(manifest, error)
@@ -115,27 +123,29 @@ class Follower:
         self._chain.report_used(manifest)
         return served
 
-    def _try_undo(self, node: Node, watch: Stopwatch) -> Served | None:
+    def _try_undo(self, node: Node) -> Served | None:
         try:
-            return self._applier.undo_to(node, watch)
+            return self._applier.undo_to(node, Stopwatch(self._clock))
         except ApplyError as error:
             # Without a history the next plan leads through a full.
             event(logger, logging.ERROR, "updates cannot be undone", position=node, reason=error)
             self.history.clear()
             return None
 
-    def _apply_full(self, manifest: Manifest, known: VerifiedFiles | None, watch: Stopwatch) -> Served:
+    def _apply_full(self, manifest: Manifest, known: _OpenedFull | None) -> Served:
         """`known` when it was verified before the first step."""
         if known is not None:
-            return self._applier.apply_full(known, watch)
-        with watch.measure("verify"):
-            files = self._open_full(manifest)
-        with contextlib.closing(files):
-            return self._applier.apply_full(files, watch)
+            return self._applier.apply_full(known.files, known.watch)
+        full = self._open_full(manifest)
+        with contextlib.closing(full.files):
+            return self._applier.apply_full(full.files, full.watch)
 
-    def _open_full(self, manifest: Manifest) -> VerifiedFiles:
+    def _open_full(self, manifest: Manifest) -> _OpenedFull:
         self._applier.require_room(manifest)
-        return self._checks.open_full(self._chain.run_dir, manifest, self._applier.schema)
+        watch = Stopwatch(self._clock)
+        with watch.measure("verify"):
+            files = self._checks.open_full(self._chain.run_dir, manifest, self._applier.schema)
+        return _OpenedFull(files, watch)
 
 
 def _manifests(steps: Iterable[Step]) -> list[Manifest]:

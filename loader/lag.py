@@ -26,7 +26,7 @@ class Lag:
     event_at: float | None
     trained_at: float | None
     committed_at: float | None
-    seen_at: float
+    seen_at: float | None
     verify_ms: float
     stage_ms: float
     preimage_ms: float
@@ -101,7 +101,7 @@ def lag_of(
     manifest: Manifest,
     watch: Stopwatch,
     *,
-    seen_at: float,
+    seen_at: float | None,
     applied_at: float,
     rows: int | None = None,
 ) -> Lag:
@@ -114,7 +114,7 @@ def lag_of(
         bytes=manifest.serving_bytes,
         event_at=manifest.watermark,
         trained_at=manifest.created_at,
-        committed_at=_committed_at(run_dir, manifest),
+        committed_at=_committed_at(run_dir, manifest, seen_at),
         seen_at=seen_at,
         verify_ms=watch.stages.get("verify", 0.0),
         stage_ms=watch.stages.get("stage", 0.0),
@@ -126,10 +126,14 @@ def lag_of(
     )
 
 
-def _committed_at(run_dir: Path, manifest: Manifest) -> float | None:
-    """When the manifest got its name here: its content is older by an fsync, or by the way from another machine."""
+def _committed_at(run_dir: Path, manifest: Manifest, seen_at: float | None) -> float | None:
+    """When the manifest got its name here: its content is older by an fsync, or by the way from another machine.
+
+    It changes once more when its temporary name goes, which may be after it was seen.
+    """
     path = directory_of(run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
     try:
-        return path.stat().st_ctime
+        changed_at = path.stat().st_ctime
     except OSError:
         return None
+    return changed_at if seen_at is None else min(changed_at, seen_at)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hotdelta.chain import Node, Position, Scanner, SignatureSpec, SigningKey, names
+from hotdelta.chain import Node, Position, Scanner, SignatureSpec, SigningKey
 from loader.applier import FollowLimits
 from loader.broken_links import BrokenLinks
 from loader.chain_view import ChainView
@@ -27,10 +27,11 @@ from loader.private_copy import PrivateCopies
 from loader.sanity_gate import SanityGate
 from loader.served import Serving, Version
 from loader.settings import LoaderSettings
+from loader.state_directory import StateDirectory
 from loader.status import LoaderStatus
 from loader.updater import Updater
 from loader.wake import Wake
-from loader.watch import HAS_EVENTS, DirectoryWatch, NoWatch, Watch
+from loader.watch import make_watch
 
 Array = npt.NDArray[Any]
 
@@ -62,15 +63,17 @@ class Loader:
         checks: Checks | None = None,
         after_swap: Callable[[], None] = _nothing,
     ) -> None:
-        """`after_swap` is called by the updater thread whenever another model has begun to serve (gc.freeze)."""
+        """`after_swap` is called by the updater thread when a model is about to serve as the first one, or has taken
+        the place of another (gc.freeze).
+        """
         clocks = clocks or Clocks()
         self._clocks = clocks
-        self._settings = settings
         self._wake = Wake()
         self._serving = Serving(gate or Gate(), wall_clock=clocks.wall, on_first_served=self._wake.report)
         broken = BrokenLinks(
             settings.checkpoint_dir, late_seconds=settings.late_data_seconds, clock=clocks.monotonic
         )
+        self._state_directory = StateDirectory(settings)
         self._book = OrderBook(settings)
         key = SigningKey.read(settings.signing_key_file) if settings.signing_key_file else None
         chain = ChainView(
@@ -113,6 +116,7 @@ class Loader:
             after_swap=after_swap,
         )
         self._export_quarantine = exports.quarantine
+        report = LagReport(clocks.wall)
         self._desk = OperatorDesk(
             serving=self._serving,
             chain=chain,
@@ -120,16 +124,17 @@ class Loader:
             sanity=checks.values,
             exports=exports.quarantine,
             book=self._book,
+            report=report,
         )
         self._updater = Updater(
             serving=self._serving,
             chain=chain,
             follower=follower,
             exports=exports,
-            watch=self._make_watch(),
+            watch=make_watch(settings, self._wake.look),
             wake=self._wake,
             commands=CommandQueue(self._wake.look),
-            report=LagReport(clocks.wall),
+            report=report,
             clock=clocks.monotonic,
             poll_seconds=settings.poll_seconds,
             between_looks=self._statistics.keep if self._statistics else _nothing,
@@ -143,6 +148,7 @@ class Loader:
         self._updater.stop()
         if self._statistics is not None:
             self._statistics.close()
+        self._state_directory.close()
         # Nobody reads the copies any more; the predictions in flight, which are waited for next, may take long.
         if self._copies is not None:
             self._copies.close()
@@ -201,7 +207,7 @@ class Loader:
 
     def status(self) -> LoaderStatus:
         observed, served = self._updater.observed, self._serving.current
-        condition = observed.condition
+        condition = observed.condition_now(is_served=served is not None)
         if served is None:
             return LoaderStatus(
                 condition.state,
@@ -241,10 +247,3 @@ class Loader:
             undo_bytes=observed.undo_bytes,
             updates=observed.updates,
         )
-
-    def _make_watch(self) -> Watch:
-        if self._settings.is_polling_only or not HAS_EVENTS:
-            return NoWatch()
-        run_dir = self._settings.checkpoint_dir
-        directories = (run_dir, run_dir / names.DELTA_DIRECTORY, self._settings.export_dir)
-        return DirectoryWatch(directories, self._wake.look)

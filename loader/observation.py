@@ -23,6 +23,7 @@ class Observed:
     """What the last look found, for the status."""
 
     condition: Condition
+    is_served: bool = False
     newest: Position | None = None
     pending_since: float | None = None
     undo_depth: int = 0
@@ -32,6 +33,10 @@ class Observed:
     commits_behind: int = 0
     quarantined: tuple[Quarantined, ...] = ()
     refused: tuple[RefusedManifest, ...] = ()
+
+    def condition_now(self, *, is_served: bool) -> Condition:
+        """Why there was no model is no reason any more when there is one."""
+        return Condition(State.FOLLOWING) if is_served and not self.is_served else self.condition
 
 
 class Observation:
@@ -53,6 +58,7 @@ class Observation:
         self.observed = replace(
             self.observed,
             condition=Condition(State.FOLLOWING),
+            is_served=True,
             undo_depth=len(self._history),
             undo_bytes=self._history.bytes,
             updates=self._report.updates,
@@ -68,6 +74,7 @@ class Observation:
         behind = self._chain.first_after(served.node) if served else None
         self.observed = Observed(
             condition,
+            is_served=served is not None,
             newest=self._chain.newest,
             pending_since=behind.created_at if behind else None,
             undo_depth=len(self._history),

@@ -11,6 +11,7 @@ from hotdelta.logs import counted, event
 from loader.chain_view import ChainView
 from loader.export_values import ExportQuarantine
 from loader.follower import Follower
+from loader.lag_report import LagReport
 from loader.order_book import OrderBook
 from loader.sanity_gate import SanityGate
 from loader.served import Served, Serving
@@ -36,6 +37,7 @@ class OperatorDesk:
         sanity: SanityGate,
         exports: ExportQuarantine,
         book: OrderBook,
+        report: LagReport,
     ) -> None:
         self._serving = serving
         self._chain = chain
@@ -43,6 +45,7 @@ class OperatorDesk:
         self._sanity = sanity
         self._exports = exports
         self._book = book
+        self._report = report
 
     def rollback(self, position: Position) -> Node:
         """Go back to a position, stay there, and mark what was undone as bad until resumed."""
@@ -63,9 +66,9 @@ class OperatorDesk:
         """The same, by a number of updates."""
         if deltas < 1:
             raise RequestError(f"cannot go back by {deltas} deltas", hint="give 1 or more")
-        history = self._follower.history.nodes
         live = self._live.node
-        node = history[-deltas] if deltas <= len(history) else self._chain.ancestor_of(live, deltas)
+        earlier = self._follower.history.before(live)
+        node = earlier[deltas - 1] if deltas <= len(earlier) else self._chain.ancestor_of(live, deltas)
         if node is None:
             raise RequestError(
                 f"the position {counted(deltas, 'delta')} before {live} is not there any more",
@@ -134,11 +137,15 @@ class OperatorDesk:
         found = self._chain.plan_from(served.node, metadata, self._follower.history.nodes)
         if found.problem is not None:
             raise RequestError(str(found.problem), hint=_LIST_POSITIONS)
-        self._follower.follow(found.steps, lambda _: True)
+        self._follower.follow(found.steps, self._on_update)
         if self._live.node.position != position:
             raise ApplyError(
                 f"{position} could not be reached: {self._chain.unusable_after(self._live.node)}"
             )
+
+    def _on_update(self, served: Served) -> bool:
+        self._report.add(served)
+        return True
 
     @property
     def _live(self) -> Served:

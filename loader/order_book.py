@@ -1,6 +1,6 @@
 """Keeps the orders of an operator over a restart: a server that was rolled back must not come back with the bad state.
 
-One small file in a directory of the server's own. Never writes into the directories that it follows.
+One small file in the state directory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class OrderBook:
         self._path = settings.state_dir / ORDERS_FILE if settings.state_dir is not None else None
         self._kept = Orders()
         if self._path is not None:
-            _require_apart(self._path.parent, settings)
             self._kept = self._open(self._path)
         self.orders = self._at_restart()
         if self._is_pin_bad():
@@ -88,7 +87,6 @@ class OrderBook:
 
     def _open(self, path: Path) -> Orders:
         try:
-            self._disk.make_directory(path.parent)
             kept = _decode(path.read_bytes())
         except FileNotFoundError:
             return self._begin(path)
@@ -106,15 +104,6 @@ class OrderBook:
         except OSError as error:
             raise _unusable(path, error.strerror) from error
         return Orders()
-
-
-def _require_apart(directory: Path, settings: LoaderSettings) -> None:
-    for followed in (settings.checkpoint_dir, settings.export_dir):
-        if directory.resolve().is_relative_to(followed.resolve()):
-            raise ConfigurationError(
-                f"the state directory {directory} is in {followed}, which is only read",
-                hint="give a directory of the server's own",
-            )
 
 
 def _encode(orders: Orders) -> bytes:

@@ -20,6 +20,10 @@ class Orders:
     is_pin_a_setting: bool = field(default=False, compare=False)
     """Whether the pin is the one that the server was started with, and nobody has ordered another."""
 
+    @property
+    def pinned_by(self) -> str:
+        return "--pin" if self.is_pin_a_setting else "an operator"
+
     def is_barred(self, node: Node) -> bool:
         """Whether this state must not be served."""
         return node in self.bad or (self.pin is not None and node.position != self.pin)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from loader.directory_lock import open_locked
+
 _PREFIX = "hotdelta-verified-"
 # Nobody looks for abandoned ones under this name, so that it can be locked before it gets its own.
 _NEW_PREFIX = "hotdelta-new-"
-# What file systems without locks answer: there nobody can tell an abandoned directory, so none is removed.
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class OwnDirectory:
@@ -33,7 +31,7 @@ class OwnDirectory:
             self.remove()
             made = Path(tempfile.mkdtemp(prefix=_NEW_PREFIX))
             try:
-                self._lock = _open_locked(made, is_lock_needed=False)
+                self._lock = open_locked(made, is_lock_needed=False)
             except OSError:
                 made.rmdir()
                 raise
@@ -55,22 +53,13 @@ class OwnDirectory:
 
 
 def remove_abandoned() -> None:
-    """What a server that was killed has left would else stay for ever, and a full is large."""
+    """What a server that was killed has left would else stay for ever, and a full is large.
+
+    On a file system without locks nobody can tell an abandoned directory, so none is removed.
+    """
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if path.lstat().st_uid == os.geteuid():
-                lock = _open_locked(path)
+                lock = open_locked(path)
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(lock)
-
-
-def _open_locked(directory: Path, *, is_lock_needed: bool = True) -> int:
-    """Raises OSError when somebody else has the lock, when it is no directory, or on a file system without locks."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if is_lock_needed or error.errno not in _NO_LOCKS:
-            os.close(descriptor)
-            raise
-    return descriptor

@@ -13,7 +13,7 @@ from loader.lag import Lag
 class State(StrEnum):
     """WAITING: nothing is served, or nothing new can come; FOLLOWING: at the newest, or on the way; DEGRADED: stuck;
 
-    PINNED: an operator holds it at a position.
+    PINNED: an operator, or the setting of its start, holds it at a position.
     """
 
     WAITING = "waiting"

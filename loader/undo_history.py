@@ -43,6 +43,15 @@ class UndoHistory:
         """The states that can be gone back to, oldest first."""
         return tuple(entry.node for entry in self._entries)
 
+    def before(self, live: Node) -> list[Node]:
+        """The states that came before this one, newest first: not those that an order led back from."""
+        earlier = [live]
+        for entry in reversed(self._entries):
+            if entry.node.position >= earlier[-1].position:
+                break
+            earlier.append(entry.node)
+        return earlier[1:]
+
     def push(self, entry: UndoEntry) -> None:
         self._entries.append(entry)
         self.bytes += entry.bytes

@@ -100,9 +100,10 @@ class Updater:
         """
 
         def carry_out() -> Result:
+            # What was applied before the order is told before it, too.
+            self._report.flush()
             result = call()
-            served = self._serving.current
-            if served is not None:
+            if (served := self._serving.current) is not None:
                 self._observation.observe(self._at_rest(served, None))
             return result
 
@@ -129,7 +130,6 @@ class Updater:
         self._observation.observe(condition)
 
     def _obey(self) -> None:
-        """What was asked for comes before what is new."""
         before = self._serving.current
         self._commands.run_waiting()
         if before is not None and self._serving.current is None:
@@ -219,7 +219,7 @@ class Updater:
         """How it stands when every step that could be taken was taken."""
         pin = self._chain.orders.pin
         if pin is not None:
-            reason = f"pinned at {pin} by an operator; newer commits wait for a resume"
+            reason = f"pinned at {pin} by {self._chain.orders.pinned_by}; newer commits wait for a resume"
             return Condition(State.PINNED, f"{reason}; {problem}" if problem else reason)
         # What is wrong with a state says more than that the newest one needs it.
         reason = self._chain.unusable_after(served.node) or str(problem or "")

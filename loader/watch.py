@@ -12,6 +12,7 @@ from typing import Protocol
 from hotdelta.chain import names
 from hotdelta.chain.scan import is_manifest_name
 from hotdelta.logs import event
+from loader.settings import LoaderSettings
 
 if sys.platform == "linux":
     # Of watchdog this alone: its observer hands every event on from thread to thread to thread, and with predictions
@@ -109,6 +110,13 @@ class DirectoryWatch:
             event(logger, logging.WARNING, "directory cannot be watched", path=hint.directory, reason=error)
         else:
             self._watched[hint.directory] = (inode, watch)
+
+
+def make_watch(settings: LoaderSettings, look_again: LookAgain) -> Watch:
+    if settings.is_polling_only or not HAS_EVENTS:
+        return NoWatch()
+    run_dir = settings.checkpoint_dir
+    return DirectoryWatch((run_dir, run_dir / names.DELTA_DIRECTORY, settings.export_dir), look_again)
 
 
 class _Hint:

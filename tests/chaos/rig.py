@@ -11,7 +11,15 @@ from typing import Any
 
 from hotdelta.chain import Kind, Manifest, Position
 from loader import Checks, Clocks, Loader, LoaderSettings
-from tests.loader.step_model import StepModel, Trainer, answer, commit_paths, export, find_commit
+from tests.loader.step_model import (
+    LIMIT_SECONDS,
+    StepModel,
+    Trainer,
+    answer,
+    commit_paths,
+    export,
+    find_commit,
+)
 
 BEFORE, NEXT, FULL, NEWEST = Position(1, 4), Position(1, 5), Position(1, 6), Position(1, 7)
 
@@ -56,6 +64,10 @@ class Rig:
     def look(self) -> None:
         self.clock[0] += 60
         self.loader._updater.look_once()
+        while self.loader.status().reason.endswith("it is being loaded"):
+            assert self.loader._wake.wait(LIMIT_SECONDS), "the export is not loaded"
+            self.loader._wake.take()
+            self.loader._updater.look_once()
 
     def require_truth(self, *allowed: Position) -> Position:
         """What is served is exactly what the trainer had at the position that the answer names."""

@@ -70,7 +70,7 @@ def test_predictions_are_answered_at_every_read_of_a_full(deployment: BesideDepl
     deployment.server_calls.disarm()
     reads = [position for name, position in answers if name.startswith("pread")]
     assert reads.count(before) >= READS_OF_A_FULL
-    assert "loading full beside" in deployment.server.said
+    wait_until(lambda: "loading full beside" in deployment.server.said, "it is in the log")
 
 
 def test_a_fault_before_any_call_of_a_full_beside(deployment: BesideDeployment) -> None:

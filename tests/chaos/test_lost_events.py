@@ -66,7 +66,9 @@ def test_a_server_without_events_beside_one_that_has_them(
         try:
             require_updates(deployment, deaf)
             assert calls.acted_on is not None
-            assert (deaf.said.count(complaint) > before) == is_told
+            wait_until(
+                lambda: (deaf.said.count(complaint) > before) == is_told, "the log says so, where it can"
+            )
         finally:
             deaf.kill()
     require_updates(deployment)

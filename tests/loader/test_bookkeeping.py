@@ -17,6 +17,7 @@ from loader.broken_links import BrokenLinks
 from loader.lag import Stopwatch, lag_of
 from loader.served import Origin
 from loader.undo_history import MAX_ENTRIES, UndoEntry, UndoHistory
+from tests.loader.step_model import commit_paths, find_commit
 from tests.loader.test_straight_line import manifest_of
 
 
@@ -59,6 +60,14 @@ class TestUndoHistory:
         assert history.bytes == 10
         with pytest.raises(LookupError):
             history.back_to(node(4))
+
+    def test_what_an_order_led_back_from_does_not_come_before(self) -> None:
+        history = UndoHistory(1000)
+        for seq in (3, 4, 11, 6, 7):
+            history.push(entry(seq, 10))
+        assert history.before(node(8)) == [node(7), node(6)]
+        assert history.before(node(7)) == []
+        assert UndoHistory(1000).before(node(8)) == []
 
 
 class FakeClock:
@@ -142,6 +151,19 @@ def test_lag_line_names_every_stage(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert fields[name] == 500.0
     assert {"step", "rows", "bytes", "kind"} <= set(fields)
     assert caplog.records[-1].__dict__["phrase"] == "update applied"
+
+
+def test_a_commit_was_there_when_it_was_seen(root: Path) -> None:
+    manifest = find_commit(root / "run", Position(1, 2))
+    path = commit_paths(root / "run", manifest)[-1]
+    changed_at = path.stat().st_ctime
+    for seen_at, expected in (
+        (changed_at - 5, changed_at - 5),
+        (changed_at + 5, changed_at),
+        (None, changed_at),
+    ):
+        lag = lag_of(root / "run", manifest, Stopwatch(FakeClock()), seen_at=seen_at, applied_at=0)
+        assert lag.committed_at == expected
 
 
 def test_settings_out_of_bounds_are_refused(tmp_path: Path) -> None:

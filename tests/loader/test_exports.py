@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from hotdelta.chain import Position
+from hotdelta.errors import NotReadyError
 from hotdelta.signatures import METADATA_FILE
-from loader import State
+from loader import Loader, LoaderSettings, State, export_swap
 from loader.export_watch import list_versions
 from loader.live_model import LiveModel
 from tests.loader.step_model import (
@@ -27,6 +29,7 @@ from tests.loader.step_model import (
 )
 
 StartTrainer = Callable[[], Trainer]
+LOADING = "export 1: it is being loaded"
 
 
 def test_new_export_takes_over_while_predictions_go_on(root: Path, train: StartTrainer) -> None:
@@ -54,6 +57,44 @@ def test_new_export_takes_over_while_predictions_go_on(root: Path, train: StartT
         reader.join(LIMIT_SECONDS)
         assert failures == []
         assert_serves(loader, trainer.model)
+
+
+def test_whoever_asks_while_the_first_export_is_loaded_is_told_so_until_it_answers(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    may_load, load = threading.Event(), LiveModel.load
+    told: list[tuple[bool, str]] = []
+
+    def load_late(path: Path, *, predict_threads: int = 0) -> LiveModel:
+        assert may_load.wait(LIMIT_SECONDS)
+        return load(path, predict_threads=predict_threads)
+
+    def ask() -> None:
+        status = loader.status()
+        told.append((status.is_ready, status.reason))
+
+    def ask_with_the_line(_: logging.LogRecord) -> bool:
+        ask()
+        return True
+
+    monkeypatch.setattr(LiveModel, "load", load_late)
+    # The first thing that happens after answers can be given.
+    monkeypatch.setattr(export_swap.logger, "filters", [ask_with_the_line])
+    loader = Loader(LoaderSettings(root / "export", root / "run"), after_swap=ask)
+    loader.start()
+    try:
+        wait_for_status(loader, lambda status: status.reason == LOADING, "it says what it does")
+        with pytest.raises(NotReadyError, match=LOADING):
+            answer(loader)
+        assert loader.resume() is None
+        may_load.set()
+        wait_for_position(loader, Position(1, 2))
+        wait_until(lambda: len(told) == 2, "it was asked twice")
+    finally:
+        may_load.set()
+        loader.stop()
+    assert told == [(False, LOADING), (True, "")]
 
 
 def test_older_export_is_caught_up_before_it_takes_over(root: Path, train: StartTrainer) -> None:

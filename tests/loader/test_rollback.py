@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.loader.step_model import (
 
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)
+DESK = "loader.operator_desk"
 
 
 def bits(loader: Loader) -> dict[str, bytes]:
@@ -82,6 +84,41 @@ def test_rollback_by_deltas_and_again(root: Path, train: StartTrainer) -> None:
         assert bits(loader) == served[Position(2, 1)]
         assert loader.rollback_deltas(1).position == READY
         assert bits(loader) == served[READY]
+
+
+def test_an_order_that_leads_through_a_full_is_told_and_can_be_followed_by_the_next(
+    root: Path, train: StartTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with serving(root) as loader:
+        loader._updater._report._patience_seconds = math.inf
+        wait_for_position(loader, READY)
+        trainer = train()
+        trained = [trainer.train([1]), trainer.train_full([2]), trainer.train([3]), trainer.train([4])]
+        wait_for_status(loader, lambda status: status.updates == len(trained), "all are applied")
+        loader._updater._follower.history.clear()
+        loader.rollback(trained[2])
+        assert loader.status().updates == len(trained) + 2
+        assert loader.rollback_deltas(2).position == trained[0]
+        assert loader.rollback_deltas(1).position == READY, "from memory"
+    told = [record.__dict__ for record in caplog.records if record.name in ("loader.lag", DESK)]
+    assert [(line["phrase"], line["fields"]["position"]) for line in told[3:]] == [
+        ("update applied", trained[3]),
+        ("update applied", trained[1]),
+        ("rolled back", trained[2]),
+        ("update applied", trained[2]),
+        ("update applied", Position(1, 1)),
+        ("update applied", READY),
+        ("rolled back", trained[0]),
+        ("update applied", trained[0]),
+        ("rolled back", READY),
+    ]
+    updates = [line["fields"] for line in told if line["phrase"] == "update applied"]
+    assert [fields["position"] for fields in updates if fields["kind"] == "full"] == [
+        trained[1],
+        Position(1, 1),
+    ]
+    assert all(fields["verify_ms"] > 0 and fields["committed_to_seen_ms"] >= 0 for fields in updates)
 
 
 def test_what_an_earlier_rollback_undid_stays_bad(root: Path, train: StartTrainer) -> None:
@@ -155,6 +192,9 @@ def test_a_server_starts_pinned(root: Path, train: StartTrainer) -> None:
         wait_for_position(loader, positions[0])
         status = wait_for_status(loader, lambda status: status.state is State.PINNED, "pinned")
         assert (status.commits_behind, answer(loader)[1].position) == (2, positions[0])
+        assert "by --pin" in status.reason
+        loader.pin()
+        assert "by an operator" in loader.status().reason
         loader.resume()
         wait_for_position(loader, positions[2])
         assert_serves(loader, trainer.model)
