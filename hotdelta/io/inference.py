@@ -22,7 +22,7 @@ SERVE = "serve"
 
 def save_inference_model(
     dirname: str | Path,
-    feeded_var_names: Sequence[str] | str,
+    feeded_var_names: Sequence[Any] | str,
     target_vars: Any,
     model: Any,
     save_incr_model: bool = False,
@@ -31,7 +31,8 @@ def save_inference_model(
 
     `target_vars`: outputs of a functional Keras model, or of its layers (tensors, or names of outputs or layers); names
     of outputs of any other Keras model; for a tf.Module, a tf.function with an input_signature; tensors of a Session's
-    graph. `save_incr_model`: the export can be updated by deltas. Returns the path of the version.
+    graph, whose inputs may be tensors, too. `save_incr_model`: the export can be updated by deltas.
+    Returns the path of the version.
 
     Raises ConfigurationError.
     """
@@ -77,14 +78,21 @@ class InferenceModel:
         return tuple(self._outputs)
 
     def __call__(self, feed: Mapping[str, Any] | None = None, **named: Any) -> dict[str, Array]:
-        """Give each input by name, in a dictionary or as keyword. Raises ConfigurationError for other names."""
+        """Give each input by name, in a dictionary or as keyword. Raises ConfigurationError for others."""
         values = {**(feed or {}), **named}
         if set(values) != set(self._inputs):
             raise ConfigurationError(
                 f"the inputs are {', '.join(self.feed_names)}, and {', '.join(values) or 'nothing'} was given"
             )
-        feeds = {self._inputs[name]: self._prepare(name, value) for name, value in values.items()}
-        found: dict[str, Array] = self._session.run(self._outputs, feeds)
+        try:
+            feeds = {self._inputs[name]: self._prepare(name, value) for name, value in values.items()}
+            found: dict[str, Array] = self._session.run(self._outputs, feeds)
+        except ConfigurationError:
+            raise
+        except ValueError as error:
+            raise ConfigurationError(
+                f"an input does not fit: {error}", hint="give arrays of the shapes that the model takes"
+            ) from error
         return found
 
     def close(self) -> None:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleEntry, BundleReader
-from hotdelta.chain.manifest import Manifest
+from hotdelta.chain.manifest import Manifest, TableRecord
 from hotdelta.chain.slice_key import is_slice_key
+from hotdelta.chain.slot_key import is_slot_key
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ManifestError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
@@ -151,8 +152,7 @@ class SavedState:
 
     def _describe(self, key: str, entry: BundleEntry, parameters: set[str]) -> VariableInfo:
         variable_class = VariableClass.PARAMETER if key in parameters else VariableClass.PERSISTABLE
-        owners = [table for table in self.newest.tables if _is_of(key, table)]
-        record = self.newest.tables[max(owners, key=len)] if owners else None
+        record = self._find_record(key, tuple(entry.shape), parameters)
         return VariableInfo(
             key,
             variable_class,
@@ -161,6 +161,18 @@ class SavedState:
             is_table=key in self.newest.tables,
             layout=row_layout(record.part_rows, record.strategy) if record else "",
         )
+
+    def _find_record(self, key: str, shape: tuple[int, ...], parameters: set[str]) -> TableRecord | None:
+        """Of the table that it is, or of the one that it is a slot of: only TF1 has tables in parts."""
+        tables = self.newest.tables
+        if key in parameters:
+            return tables.get(key)
+        owners = [
+            table
+            for table, record in tables.items()
+            if is_slot_key(key, shape, owner=table, owner_shape=record.shape, parameters=parameters)
+        ]
+        return tables[max(owners, key=len)] if owners else None
 
 
 def row_layout(part_rows: Sequence[int], strategy: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +10,25 @@ import tensorflow as tf
 
 from exporter.export import ExportOptions
 from hotdelta.compat.v1.graph_export import GraphSignature, export_session
-from hotdelta.compat.v1.saved_variables import find_saved_variables
+from hotdelta.compat.v1.saved_variables import find_saved_variables, split_strings
 from hotdelta.errors import ConfigurationError
+from hotdelta.io.raw_session import raw_session
 from hotdelta.io.subgraph import needed_operations
 from hotdelta.train.serving_trace import DEFAULT_SIGNATURE
 
 
 def save_session(
-    target: Path, feeds: Sequence[str], targets: Sequence[Any], session: Any, *, is_incremental: bool
+    target: Path, feeds: Sequence[Any], targets: Sequence[Any], session: Any, *, is_incremental: bool
 ) -> Path:
     """Inputs are named as their placeholders, outputs as their operations.
 
     Only what leads to the outputs is exported, with its variables; one that follows a chain has all that are served,
     because its deltas carry them.
     """
+    session = raw_session(session)
     graph = session.graph
-    outputs = {tensor.op.name: tensor for tensor in (_find(graph, wanted) for wanted in targets)}
-    inputs = {name: _find(graph, name) for name in feeds}
+    outputs = _by_name(_find(graph, wanted) for wanted in targets)
+    inputs = _by_name(_find(graph, wanted) for wanted in feeds)
     needed = needed_operations(outputs.values())
     _refuse_missing_inputs(needed, inputs)
     return export_session(
@@ -40,7 +42,7 @@ def save_session(
 
 def _variables_among(operations: Collection[Any], graph: Any) -> set[str]:
     with graph.as_default():
-        saved = find_saved_variables(tf.compat.v1.global_variables())
+        saved = find_saved_variables(split_strings(tf.compat.v1.global_variables())[0])
     return {item.key for item in saved if any(part.variable.op in operations for part in item.parts)}
 
 
@@ -53,14 +55,30 @@ def _refuse_missing_inputs(operations: Collection[Any], inputs: Mapping[str, tf.
     )
     if missing:
         raise ConfigurationError(
-            f"the targets cannot be computed from {', '.join(inputs)} alone",
+            f"the targets cannot be computed from {', '.join(inputs) or 'nothing'} alone",
             hint=f"name more inputs: {', '.join(missing)}",
         )
 
 
-def _find(graph: Any, wanted: Any) -> tf.Tensor:
-    if not isinstance(wanted, str):
+def _by_name(tensors: Iterable[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for tensor in tensors:
+        if found.setdefault(tensor.op.name, tensor) is not tensor:
+            raise ConfigurationError(
+                f"{found[tensor.op.name].name!r} and {tensor.name!r} would have the same name",
+                hint="give each a name of its own with tf.identity(tensor, name=...)",
+            )
+    return found
+
+
+def _find(graph: Any, wanted: Any) -> Any:
+    if isinstance(wanted, tf.Tensor | tf.Variable):
         return wanted
+    if not isinstance(wanted, str):
+        raise ConfigurationError(
+            f"{wanted!r} is neither a tensor of the graph nor the name of one",
+            hint="give placeholders as inputs, and as targets the tensors that a prediction computes",
+        )
     try:
         return graph.get_tensor_by_name(wanted if ":" in wanted else f"{wanted}:0")
     except (KeyError, ValueError) as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,29 @@ import tensorflow as tf
 from hotdelta.chain.manifest import TableRecord, Tracking
 from hotdelta.compat.v1.graph_writers import find_uses
 from hotdelta.compat.v1.lookup_strategy import find_strategy
-from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
+from hotdelta.compat.v1.saved_variables import Part, SavedVariable, find_saved_variables, split_strings
 from hotdelta.compat.v1.served_variables import served_variables, slot_owner
+from hotdelta.compat.v1.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState
+from hotdelta.io.raw_session import raw_session
 from hotdelta.io.saved_state import row_layout
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 from hotdelta.train.row_values import Array
 
 
 def session_state(session: Any) -> ModelState:
-    """Trainable variables are parameters, other global ones persistable, local ones temporary.
+    """Trainable variables are parameters, other global ones persistable; local ones and strings are temporary.
 
     Keys are the names of tf.train.Saver. No operation is added, so that the graph may be finalized.
     """
+    session = raw_session(session)
     with session.graph.as_default():
-        persistable = find_saved_variables(tf.compat.v1.global_variables())
-        temporary = find_saved_variables(tf.compat.v1.local_variables())
+        numbers, strings = split_strings(tf.compat.v1.global_variables())
+        persistable = find_saved_variables(numbers)
         own = {saved.key for saved in served_variables(persistable)}
         step = tf.compat.v1.train.get_global_step()
+        temporary = _described([*strings, *tf.compat.v1.local_variables()])
     if not persistable:
         raise ConfigurationError("the graph of the Session has no variables", hint="build the model first")
     tables = _find_tables(persistable)
@@ -44,13 +49,33 @@ def session_state(session: Any) -> ModelState:
         )
         for saved in persistable
     ]
-    held += [_hold(session, saved, VariableClass.TEMPORARY, is_own=False) for saved in temporary]
+    known = {saved.key for saved in persistable}
+    held += [
+        _hold(session, saved, VariableClass.TEMPORARY, is_own=False)
+        for key, saved in temporary.items()
+        if key not in known
+    ]
     return ModelState(
         "the graph of the Session",
         tuple(held),
         lambda: 0 if step is None else int(_run(session, step)),
         lambda: None,
     )
+
+
+def _described(temporary: Iterable[Any]) -> dict[str, SavedVariable]:
+    """Each part by itself: they are never saved. One whose shape changes cannot be shown."""
+    return {
+        variable.op.name: SavedVariable(
+            variable.op.name,
+            tuple(variable.shape.as_list()),
+            variable.dtype.base_dtype,
+            (Part(variable, 0, 1, ""),),
+            is_trainable=False,
+        )
+        for variable in temporary
+        if isinstance(variable, tf.Variable) and variable.shape.is_fully_defined()
+    }
 
 
 def _find_tables(variables: Sequence[SavedVariable]) -> dict[str, TableRecord]:
@@ -102,15 +127,36 @@ def _hold(
         layout=row_layout(record.part_rows, record.strategy) if record else "",
     )
     variables = [part.variable for part in saved.parts]
+    is_written = variable_class is not VariableClass.TEMPORARY
+    assignments = [_assignment(part) for part in saved.parts if is_written]
     return HeldVariable(
         info,
         tuple(variables),
         is_own,
         saved.numpy_dtype,
         lambda: _read(session, variables),
-        lambda value: _write(session, saved, value),
+        lambda value: _write(session, assignments, value),
         table,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Assignment:
+    """What to run to give a part its rows, and which tensor to feed them as."""
+
+    part: Part
+    fetches: tuple[Any, ...]
+    fed: tf.Tensor
+
+
+def _assignment(part: Part) -> _Assignment:
+    """The initializer is the one assignment that every graph has already. In a graph that records, it is recorded."""
+    initializer = part.variable.initializer
+    # tf.train.init_from_checkpoint puts a tensor in its place.
+    operation = initializer.op if isinstance(initializer, tf.Tensor) else initializer
+    recording = training_graph_of(operation.graph)
+    recorder = recording.recorders.get(operation.name) if recording else None
+    return _Assignment(part, (operation, recorder) if recorder else (operation,), operation.inputs[1])
 
 
 def _read(session: Any, variables: Sequence[Any]) -> Array:
@@ -127,9 +173,10 @@ def _run(session: Any, fetches: Any) -> Any:
         ) from error
 
 
-def _write(session: Any, saved: SavedVariable, value: Array) -> None:
-    for part in saved.parts:
-        rows = value[part.first_row : part.first_row + part.rows] if value.ndim else value
-        # The initializer is the one assignment that every graph has already.
-        initializer = part.variable.initializer
-        session.run(initializer, {initializer.inputs[1]: rows})
+def _write(session: Any, assignments: Sequence[_Assignment], value: Array) -> None:
+    """One part at a time: two initializers may have the same tensor to feed, and a message to a server has a limit."""
+    for assignment in assignments:
+        first, rows = assignment.part.first_row, assignment.part.rows
+        session.run(
+            assignment.fetches, {assignment.fed: value[first : first + rows] if value.ndim else value}
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta.chain.position import Position
-from hotdelta.errors import CommitError
+from hotdelta.errors import CommitError, ConfigurationError
 from hotdelta.train.job import Job, JobFolder, progress_name, start_of
 
 POLL_SECONDS = 0.005
@@ -24,6 +24,9 @@ class JobSaves:
     """Asks for one save at a time. Owned by the training thread of trainer 0; without others it does nothing."""
 
     def __init__(self, run_dir: Path, job: Job | None) -> None:
+        """Raises ConfigurationError when `job` is something else."""
+        if job is not None and not isinstance(job, Job):
+            raise ConfigurationError(f"job is {job!r}", hint='make it with hotdelta.train.Job("its id")')
         self._job = job
         self._folder = JobFolder(run_dir)
         self._others: Collection[int] = ()

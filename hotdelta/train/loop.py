@@ -21,12 +21,10 @@ from hotdelta.train.loop_model import (
     given_slots,
     id_rules_of,
     keyed_variables,
+    refuse_other_kinds,
     serving_graph,
 )
-from hotdelta.train.optimizer_slots import (
-    can_record_rows,
-    innermost,
-)
+from hotdelta.train.optimizer_slots import can_record_rows, innermost
 from hotdelta.train.server_probe import tables_for_servers
 from hotdelta.train.sharded import ShardedTouchedRows
 from hotdelta.train.termination import TerminationSignal
@@ -73,6 +71,9 @@ class DeltaWriter:
         `rows_written_by`: rows on parameter servers are written to the directory by the "servers", which must see it,
         or by the "coordinator", which fetches them all.
         """
+        refuse_other_kinds(
+            tables=tables, slots=slots, tracking=tracking, signatures=signatures, options=options
+        )
         run_dir, options = settle(checkpoint_dir, options or WriterOptions())
         keyed = keyed_variables(model)
         key_of = {id(item.variable): item.key for item in keyed}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,28 @@ from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.id_rules import IdRule, module_id_rules
 from hotdelta.train.module_keys import given_variables, module_resources, module_variables
-from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, raw
+from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, is_variable, raw
 from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
 from hotdelta.train.serving_files import save_serving_graph
 from hotdelta.train.serving_module import trace_module
 from hotdelta.train.shard_slots import optimizer_state
+from hotdelta.train.writer_options import WriterOptions
+
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "tables": (Iterable, "give a list of keys, or of variables of the model"),
+    "slots": (Mapping, "give variables by table key and name: {table: {name: variable}}"),
+    "tracking": (Mapping, 'give "touched" or "changed" by table key'),
+    "signatures": (Mapping, "give tf.functions with an input_signature, by name"),
+    "options": (WriterOptions, "make it with hotdelta.train.WriterOptions"),
+}
+
+
+def refuse_other_kinds(**given: Any) -> None:
+    """Raises ConfigurationError for an argument of DeltaWriter that is not what its name stands for."""
+    for name, value in given.items():
+        kind, hint = _KINDS[name]
+        if value is not None and not isinstance(value, kind):
+            raise ConfigurationError(f"{name} is {value!r}", hint=hint)
 
 
 def keyed_variables(model: tf.Module | Mapping[str, tf.Variable]) -> list[KeyedVariable]:
@@ -40,6 +57,8 @@ def built_optimizer_state(
 ) -> tuple[list[SlotVariable], list[KeyedVariable]]:
     if optimizer is None:
         return [], []
+    if not hasattr(optimizer, "built"):
+        raise ConfigurationError(f"optimizer is {optimizer!r}", hint="give a Keras optimizer, already built")
     if not optimizer.built:
         raise ConfigurationError(
             "the optimizer has no variables yet", hint="call optimizer.build(trainable_variables) first"
@@ -47,13 +66,16 @@ def built_optimizer_state(
     return optimizer_state(optimizer, keyed)
 
 
-def given_slots(
-    slots: Mapping[str, Mapping[str, tf.Variable]], keyed: list[KeyedVariable]
-) -> list[SlotVariable]:
+def given_slots(slots: Mapping[str, Any], keyed: list[KeyedVariable]) -> list[SlotVariable]:
     variables = {item.key: item.variable for item in keyed}
     unknown = sorted(set(slots) - set(variables))
     if unknown:
         raise ConfigurationError(f"slots are given for {unknown[0]!r}, which is not a variable of the model")
+    for key, named in slots.items():
+        if not isinstance(named, Mapping) or not all(map(is_variable, named.values())):
+            raise ConfigurationError(
+                f"the slots of {key!r} are {named!r}", hint="give variables by their names"
+            )
     return [
         SlotVariable(f"slots/{name}/{key}", raw(variable), variables[key])
         for key, named in slots.items()

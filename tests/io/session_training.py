@@ -14,6 +14,7 @@ import hotdelta.compat.v1 as tf
 import hotdelta.io as hio
 from hotdelta.errors import ConfigurationError, ModelMismatchError
 from hotdelta.io.model_state import state_of
+from tests.io.odd_sessions import check_odd_sessions
 
 
 class Training:
@@ -159,6 +160,7 @@ def main(directory: Path) -> None:
     an_inference_model_has_only_the_variables_that_its_outputs_need(directory / "cut")
     an_inference_model_has_only_the_variables_that_its_outputs_need(directory / "cut parts", parts=3)
     an_input_that_is_needed_must_be_named(directory / "input")
+    check_odd_sessions(directory / "odd")
     print("all is well")
 
 

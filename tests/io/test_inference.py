@@ -165,6 +165,9 @@ def test_other_inputs_than_the_models_are_refused(whole: tuple[keras.Model, Path
     for bad in ([1.5], ["a"], None):
         with pytest.raises(ConfigurationError, match=r"input 'user' is of .*, and the model takes int"):
             program(user=bad, item=ITEMS)
+    for ragged_or_deep in ([[1], [1, 2]], [[[[1]]]]):
+        with pytest.raises(ConfigurationError, match="an input does not fit"):
+            program(user=ragged_or_deep, item=ITEMS)
 
 
 def test_a_directory_without_an_inference_model_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.compat.v1.eager import eager_mode
 from hotdelta.compat.v1.graph_layout import GraphLayout, find_layout
 from hotdelta.compat.v1.lookup_tables import make_lookup_tables, read_initializers
-from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
+from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables, split_strings
 from hotdelta.compat.v1.served_variables import served_variables
 from hotdelta.compat.v1.serving_rewrite import ServingGraph, rewrite_for_serving
 from hotdelta.errors import ConfigurationError, ModelMismatchError
@@ -84,7 +84,7 @@ def export_session(
 
 
 def _layout() -> GraphLayout:
-    return find_layout(find_saved_variables(v1.global_variables()))
+    return find_layout(find_saved_variables(split_strings(v1.global_variables())[0]))
 
 
 def _prepare(

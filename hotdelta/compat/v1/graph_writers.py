@@ -6,6 +6,7 @@ Initializers and the restore operations of Savers set it up: they run before tra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 _LOOKUPS = frozenset(
     {"ResourceGather", "ResourceGatherNd", "Gather", "GatherV2", "GatherNd", *SEGMENT_LOOKUPS}
 )
+_OWN = "_hotdelta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,17 @@ def row_indices(writer: Any) -> tf.Tensor:
     position = [argument.name for argument in writer.op_def.input_arg].index("indices")
     indices = writer.inputs[position]
     return indices[..., 0] if "ScatterNd" in writer.type else indices
+
+
+@contextmanager
+def own_operations() -> Iterator[None]:
+    """What is added to the default graph inside is ours: it reads rows, and does not say how the user looks them up."""
+    with tf.compat.v1.get_default_graph()._attr_scope({_OWN: tf.compat.v1.AttrValue(b=True)}):
+        yield
+
+
+def _is_own(operation: Any) -> bool:
+    return _OWN in operation.node_def.attr
 
 
 def _consumers(reference: tf.Tensor) -> Iterator[Any]:
@@ -99,12 +112,12 @@ def _comes_from_restore(tensor: tf.Tensor) -> bool:
 
 
 def _lookups(reference: tf.Tensor) -> Iterator[Any]:
-    """Gathers from the variable, also through the copy that reading a reference makes, and in a cond or a loop."""
+    """The user's gathers, also through the copy that reading a reference makes, and in a cond or a loop."""
     queue = [reference]
     while queue:
         tensor = queue.pop()
         for operation in tensor.consumers():
-            if operation.type in _LOOKUPS and operation.inputs[0] is tensor:
+            if operation.type in _LOOKUPS and operation.inputs[0] is tensor and not _is_own(operation):
                 yield operation
             elif operation.type in _PASSING | {"ReadVariableOp"}:
                 queue.extend(operation.outputs)

@@ -82,6 +82,15 @@ def find_saved_variables(variables: Iterable[Any]) -> tuple[SavedVariable, ...]:
     return tuple(_saved(key, group, trainable) for key, group in groups.items())
 
 
+def split_strings(variables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """What can be saved, and the variables of strings, which cannot."""
+    numbers: list[Any] = []
+    strings: list[Any] = []
+    for variable in _flatten(variables):
+        (strings if variable.dtype.base_dtype == tf.string else numbers).append(variable)
+    return numbers, strings
+
+
 def _flatten(variables: Iterable[Any]) -> list[Any]:
     flat: list[Any] = []
     for variable in variables:

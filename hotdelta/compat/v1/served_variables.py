@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
+from hotdelta.chain.slot_key import is_slot_key
 from hotdelta.compat.v1.saved_variables import SavedVariable
 
 _OPTIMIZER_SCALAR = re.compile(r"(.*/)?beta[12]_power(_\d+)?")
@@ -20,12 +21,22 @@ def slot_owner(item: SavedVariable, saved: Sequence[SavedVariable]) -> SavedVari
     if item.is_trainable:
         return None
     trainable = [other for other in saved if other.is_trainable]
-    owners = [other for other in trainable if shares_ids(item.key, other.key)] or [
+    owners = [other for other in trainable if _is_slot_of(item, other, trainable)] or [
         other
         for other in trainable
         if item.key.rpartition("/")[0].endswith(f"/{other.key}") and item.shape == other.shape
     ]
     return max(owners, key=lambda owner: len(owner.key), default=None)
+
+
+def _is_slot_of(item: SavedVariable, owner: SavedVariable, trainable: Sequence[SavedVariable]) -> bool:
+    return is_slot_key(
+        item.key,
+        item.shape,
+        owner=owner.key,
+        owner_shape=owner.shape,
+        parameters=(other.key for other in trainable),
+    )
 
 
 def shares_ids(slot: str, table: str) -> bool:

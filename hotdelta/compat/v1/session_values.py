@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from hotdelta.compat.v1.graph_writers import own_operations
 from hotdelta.compat.v1.saved_variables import Part, SavedVariable
 from hotdelta.train.row_values import Array, Ids
 
@@ -125,9 +126,10 @@ def _part_operations(saved: SavedVariable, part: Part) -> _PartOperations:
 
 def gather_rows(saved: SavedVariable, part: Part, ids: tf.Tensor) -> tf.Tensor:
     """Rows of one part, by their number in it."""
-    if part.is_resource:
-        return tf.raw_ops.ResourceGather(resource=part.variable.handle, indices=ids, dtype=saved.dtype)
-    return tf.raw_ops.GatherV2(params=part.reference, indices=ids, axis=0)
+    with own_operations():
+        if part.is_resource:
+            return tf.raw_ops.ResourceGather(resource=part.variable.handle, indices=ids, dtype=saved.dtype)
+        return tf.raw_ops.GatherV2(params=part.reference, indices=ids, axis=0)
 
 
 def _read(part: Part) -> tf.Tensor:
