@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.compat.v1.cluster_tasks import awaited_servers, own_task
+from hotdelta.compat.v1.reading_session import reading_scaffold
 from hotdelta.compat.v1.recording_hooks import RecordedTaskHook, RecordingHook, UnrecordedTaskHook
 from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule, refuse_chain
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
@@ -51,6 +52,8 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     A CheckpointConfig in place of the directory says both where and when to save. Raises ConfigurationError when no
     delta could be written.
     """
+    if isinstance(checkpoint_dir, Path):
+        checkpoint_dir = str(checkpoint_dir)
     full = _full_interval(checkpoint_dir, save_checkpoint_secs, save_checkpoint_steps)
     delta = (save_incremental_checkpoint_secs, save_incremental_checkpoint_steps)
     schedule = find_schedule(checkpoint_dir or "", full=full, delta=delta)
@@ -76,8 +79,10 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     elif checkpoint_dir and is_chief and full != (None, None):
         _refuse_unused_scaffold(scaffold)
         refuse_chain(str(checkpoint_dir))
-    is_incremental = getattr(scaffold, "incremental_save_restore", False)
     servers = awaited_servers(master, config, v1.global_variables())
+    if scaffold is None and is_chief and not servers and full == (None, None):
+        scaffold = reading_scaffold(str(checkpoint_dir or ""), [*hooks, *chief_only_hooks])
+    is_incremental = getattr(scaffold, "incremental_save_restore", False)
     if servers:
         task = own_task(master)
         hooks.append(

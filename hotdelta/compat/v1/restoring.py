@@ -47,6 +47,24 @@ def find_point(save_path: str) -> ResumePoint | None:
     return ResumePoint(asked[0], (), ()) if asked else None
 
 
+def warn_of_deltas(save_path: str | None) -> None:
+    """For those who read this checkpoint alone, although it is the newest full of a chain and deltas follow it."""
+    if not save_path or "://" in str(save_path) or _is_foreign(save_path):
+        return
+    manifests = Scanner(Path(save_path).parent).scan().manifests
+    fulls = [manifest for manifest in manifests if manifest.kind is Kind.FULL]
+    if fulls and fulls[-1].prefix == Path(save_path).name and manifests[-1].position > fulls[-1].position:
+        event(
+            logger,
+            logging.WARNING,
+            "an old state is read: deltas follow this checkpoint, and only a Saver with incremental_save_restore=True "
+            "restores them",
+            checkpoint=save_path,
+            step=fulls[-1].step,
+            newest_step=manifests[-1].step,
+        )
+
+
 def refresh_state_file(run_dir: Path) -> None:
     """A crash may have come between a commit and the file by which TensorFlow finds it.
 

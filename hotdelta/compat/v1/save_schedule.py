@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 from hotdelta.chain import state_file
@@ -57,9 +58,30 @@ def find_schedule(
     _refuse_address(checkpoint)
     return SaveSchedule(
         Path(checkpoint),
-        SaveEvery(seconds=full[0], steps=full[1]),
-        SaveEvery(seconds=delta[0], steps=delta[1]),
+        to_interval(*full),
+        to_interval(*delta),
     )
+
+
+def to_interval(seconds: float | None, steps: int | None) -> SaveEvery:
+    """Raises ConfigurationError when one of them is no interval."""
+    if steps is not None and not _is_whole(steps):
+        raise ConfigurationError(
+            f"cannot save every {steps!r} steps", hint="give a whole number of steps, at least 1, or None"
+        )
+    return SaveEvery(seconds=seconds, steps=steps)
+
+
+def check_kept(name: str, count: int | None) -> None:
+    """Raises ConfigurationError when so many checkpoints cannot be kept."""
+    if count is not None and not (_is_whole(count) and count >= 0):
+        raise ConfigurationError(
+            f"{name} is {count!r}", hint="give a whole number, at least 1; or 0 or None to keep all"
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def given_twice() -> ConfigurationError:

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.compat.v1.open_chains import is_saved, wait_for_writes
-from hotdelta.compat.v1.restoring import find_point, restore_point
-from hotdelta.compat.v1.save_schedule import refuse_hours
+from hotdelta.compat.v1.restoring import find_point, restore_point, warn_of_deltas
+from hotdelta.compat.v1.save_schedule import check_kept, refuse_hours
 from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
 from hotdelta.compat.v1.training_graph import TrainingGraph, prepare_graph, training_graph_of
 from hotdelta.errors import ConfigurationError, ModelMismatchError
@@ -21,14 +21,17 @@ class Saver(tf.compat.v1.train.Saver):
     Chains are written by CheckpointSaverHook. `restore` of the newest full of a chain goes on to the newest delta.
     """
 
-    def __init__(self, *args: Any, incremental_save_restore: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, var_list: Any = None, *args: Any, incremental_save_restore: bool = False, **kwargs: Any
+    ) -> None:
         self.incremental_save_restore = incremental_save_restore
-        if incremental_save_restore:
+        if incremental_save_restore and var_list is None:
             # Built by the scaffold: a Saver that is made before the optimizer would miss the optimizer's slots.
             kwargs.setdefault("defer_build", True)
-        super().__init__(*args, **kwargs)
+        super().__init__(var_list, *args, **kwargs)
         if incremental_save_restore:
             refuse_hours(self._keep_checkpoint_every_n_hours)
+            check_kept("max_to_keep", self._max_to_keep)
 
     @property
     def keep_fulls(self) -> int:
@@ -113,6 +116,8 @@ class Saver(tf.compat.v1.train.Saver):
         """A checkpoint of somebody else: then everything that we added to the graph starts afresh."""
         graph = training_graph_of(sess.graph)
         self._refuse_other_shapes(sess, save_path)
+        if not self.incremental_save_restore:
+            warn_of_deltas(save_path)
         if graph is not None:
             sess.run(graph.flag_initializers)
         super().restore(sess, save_path)

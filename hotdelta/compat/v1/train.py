@@ -8,6 +8,7 @@ import tensorflow as _tensorflow
 
 from hotdelta.compat.v1.cluster_tasks import Server
 from hotdelta.compat.v1.monitored_session import MonitoredTrainingSession
+from hotdelta.compat.v1.reading_session import ChiefSessionCreator, SingularMonitoredSession
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, CheckpointSaverListener
 from hotdelta.compat.v1.scaffold import Scaffold
@@ -15,10 +16,12 @@ from hotdelta.compat.v1.scaffold import Scaffold
 __all__ = [
     "CheckpointSaverHook",
     "CheckpointSaverListener",
+    "ChiefSessionCreator",
     "MonitoredTrainingSession",
     "Saver",
     "Scaffold",
     "Server",
+    "SingularMonitoredSession",
 ]
 
 

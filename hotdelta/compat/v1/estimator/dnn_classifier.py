@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ from hotdelta.compat.v1.estimator.estimator import Estimator
 from hotdelta.compat.v1.estimator.export import ClassificationOutput, PredictOutput
 from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
+from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings
 from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1
@@ -35,16 +37,22 @@ class DNNClassifier(Estimator):
         feature_columns: Sequence[Any],
         model_dir: str | None = None,
         n_classes: int = 2,
-        weight_column: str | None = None,
+        weight_column: Any = None,
         label_vocabulary: Sequence[str] | None = None,
         optimizer: Any = "Adagrad",
         activation_fn: Any = tf.nn.relu,
         dropout: float | None = None,
         config: RunConfig | None = None,
         batch_norm: bool = False,
+        warm_start_from: str | Path | WarmStartSettings | None = None,
     ) -> None:
         if n_classes < 2:
             raise ConfigurationError(f"{n_classes} classes", hint="give n_classes of at least 2")
+        if label_vocabulary is not None and len(label_vocabulary) != n_classes:
+            raise ConfigurationError(
+                f"label_vocabulary has {len(label_vocabulary)} words for {n_classes} classes",
+                hint="give one word for each class",
+            )
         self._hidden_units = tuple(hidden_units)
         self._columns = list(feature_columns)
         self._n_classes = n_classes
@@ -54,7 +62,7 @@ class DNNClassifier(Estimator):
         self._activation = activation_fn
         self._dropout = dropout
         self._has_batch_norm = batch_norm
-        super().__init__(self._model, model_dir, config)
+        super().__init__(self._model, model_dir, config, warm_start_from=warm_start_from)
 
     def _model(self, features: Mapping[str, Any], labels: Any, mode: str, config: RunConfig) -> EstimatorSpec:
         logits = self._logits(dict(features), mode, config)
@@ -64,15 +72,15 @@ class DNNClassifier(Estimator):
             outputs = {"serving_default": PredictOutput(predictions), "classification": classified}
             return EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
         labels = self._label_ids(labels)
-        weights = features[self._weight_column] if self._weight_column else 1.0
-        loss = self._loss(logits, labels, weights)
+        losses, weights = self._losses(logits, labels), self._weights(features)
+        loss = v1.losses.compute_weighted_loss(losses, 1.0 if weights is None else weights)
         if mode == ModeKeys.EVAL:
             metrics = {
-                "accuracy": v1.metrics.accuracy(labels, predictions["class_ids"][:, 0]),
-                "average_loss": v1.metrics.mean(loss),
+                "accuracy": v1.metrics.accuracy(labels, predictions["class_ids"][:, 0], weights),
+                "average_loss": v1.metrics.mean(losses, weights),
             }
             if self._n_classes == 2:
-                metrics["auc"] = v1.metrics.auc(labels, predictions["probabilities"][:, 1])
+                metrics["auc"] = v1.metrics.auc(labels, predictions["probabilities"][:, 1], weights)
             return EstimatorSpec(mode, predictions=predictions, loss=loss, eval_metric_ops=metrics)
         return EstimatorSpec(mode, predictions=predictions, loss=loss, train_op=self._train_op(loss))
 
@@ -111,18 +119,41 @@ class DNNClassifier(Estimator):
         return tf.tile(self._names()[tf.newaxis], [tf.shape(logits)[0], 1])
 
     def _label_ids(self, labels: tf.Tensor) -> tf.Tensor:
-        if self._label_vocabulary:
-            table = v1.lookup.index_table_from_tensor(list(self._label_vocabulary))
-            labels = table.lookup(labels)
-        return tf.cast(tf.reshape(labels, [-1]), tf.int64)
+        """Of one dimension. A label that is no class fails the step."""
+        labels = tf.reshape(labels, [-1])
+        ids = self._looked_up(labels) if self._label_vocabulary else tf.cast(labels, tf.int64)
+        is_known = tf.logical_and(ids >= 0, ids < self._n_classes)
+        unknown = tf.boolean_mask(labels, tf.logical_not(is_known))
+        classes = "in label_vocabulary" if self._label_vocabulary else f"from 0 to {self._n_classes - 1}"
+        checked = tf.debugging.Assert(tf.reduce_all(is_known), [f"labels that are not {classes}:", unknown])
+        with tf.control_dependencies([checked]):
+            return tf.identity(ids)
 
-    def _loss(self, logits: tf.Tensor, labels: tf.Tensor, weights: Any) -> tf.Tensor:
-        weights = tf.reshape(weights, [-1]) if isinstance(weights, tf.Tensor) else weights
+    def _looked_up(self, labels: tf.Tensor) -> tf.Tensor:
+        ids = tf.range(self._n_classes, dtype=tf.int64)
+        words = tf.lookup.KeyValueTensorInitializer(self._names(), ids)
+        return tf.lookup.StaticHashTable(words, default_value=-1).lookup(labels)
+
+    def _losses(self, logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        """One for each example."""
         if self._n_classes == 2:
-            return v1.losses.sigmoid_cross_entropy(
-                tf.cast(labels, logits.dtype)[:, tf.newaxis], logits, weights
+            return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, logits.dtype), logits[:, 0])
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    def _weights(self, features: Mapping[str, Any]) -> tf.Tensor | None:
+        """One for each example, or None: all weigh the same."""
+        column = self._weight_column
+        if column is None:
+            return None
+        if isinstance(column, str):
+            column = tf.feature_column.numeric_column(column)
+        weights = v1.feature_column.input_layer(dict(features), [column])
+        if weights.shape[1] != 1:
+            raise ConfigurationError(
+                f"weight_column has {weights.shape[1]} numbers for each example",
+                hint="give a numeric column of one",
             )
-        return v1.losses.sparse_softmax_cross_entropy(labels, logits, weights)
+        return weights[:, 0]
 
     def _train_op(self, loss: tf.Tensor) -> tf.Operation:
         chosen = self._optimizer

@@ -22,7 +22,9 @@ from hotdelta.compat.v1.estimator.input_data import call_with_known, read_input
 from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
+from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, to_settings, warm_start
 from hotdelta.compat.v1.graph_export import refuse_text
+from hotdelta.compat.v1.restoring import find_point
 from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
@@ -41,8 +43,12 @@ class Estimator:
         model_dir: str | CheckpointConfig | None = None,
         config: RunConfig | None = None,
         params: Mapping[str, Any] | None = None,
+        warm_start_from: str | Path | WarmStartSettings | None = None,
     ) -> None:
-        """Raises ConfigurationError when a CheckpointConfig and a RunConfig both say when to save."""
+        """Raises ConfigurationError when a CheckpointConfig and a RunConfig both say when to save.
+
+        `warm_start_from` is for the first training: where `model_dir` has a checkpoint, that is gone on from.
+        """
         if isinstance(model_dir, CheckpointConfig):
             if config is not None:
                 raise given_twice()
@@ -52,6 +58,7 @@ class Estimator:
         self._config = config.replace(model_dir=self._model_dir)
         self._model_fn = model_fn
         self._params = dict(params or {})
+        self._warm_start = to_settings(warm_start_from)
 
     @property
     def model_dir(self) -> str:
@@ -101,6 +108,8 @@ class Estimator:
             v1.set_random_seed(self._config.tf_random_seed)
             v1.train.get_or_create_global_step()
             spec = self._build(ModeKeys.TRAIN, input_fn)
+            if self._warm_start is not None and self.latest_checkpoint() is None:
+                warm_start(self._warm_start)
             run_training(spec, self._config, hooks=extra_hooks, listeners=saving_listeners or ())
         return self
 
@@ -199,8 +208,12 @@ class Estimator:
         return found
 
     def _global_step(self) -> int:
+        """Where training would go on."""
         path = self.latest_checkpoint()
-        return int(tf.train.load_variable(path, "global_step")) if path else 0
+        if path is None:
+            return 0
+        point = find_point(path)
+        return point.newest.step if point else int(tf.train.load_variable(path, "global_step"))
 
     def _device_function(self) -> Any:
         if self._config.device_fn is not None or not self._config.num_ps_replicas:

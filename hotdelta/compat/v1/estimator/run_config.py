@@ -10,7 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.save_schedule import DEFAULT_KEEP, NEVER_HOURS, given_twice, refuse_hours
+from hotdelta.compat.v1.save_schedule import (
+    DEFAULT_KEEP,
+    NEVER_HOURS,
+    check_kept,
+    given_twice,
+    refuse_hours,
+    to_interval,
+)
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.checkpoint_config import CheckpointConfig
 
@@ -32,7 +39,7 @@ class RunConfig:
     save_checkpoints_steps: Any = _UNSET
     save_checkpoints_secs: Any = _UNSET
     session_config: Any = None
-    keep_checkpoint_max: int = DEFAULT_KEEP
+    keep_checkpoint_max: int | None = DEFAULT_KEEP
     keep_checkpoint_every_n_hours: float = NEVER_HOURS
     log_step_count_steps: int | None = 100
     device_fn: Any = None
@@ -49,6 +56,7 @@ class RunConfig:
             self._settle_intervals()
         else:
             self._settle_config(self._checkpoint)
+        check_kept("keep_checkpoint_max", self.keep_checkpoint_max)
         if self.is_incremental:
             refuse_hours(self.keep_checkpoint_every_n_hours)
 
@@ -82,6 +90,9 @@ class RunConfig:
                 "an incremental interval without an interval for full checkpoints: deltas need a full to follow",
                 hint="pass save_checkpoints_secs or save_checkpoints_steps, too",
             )
+        if self.is_incremental:
+            to_interval(self.save_checkpoints_secs, self.save_checkpoints_steps)
+            to_interval(self.save_incremental_checkpoint_secs, self.save_incremental_checkpoint_steps)
 
     @property
     def checkpoint(self) -> str | CheckpointConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
@@ -44,3 +44,7 @@ class EstimatorSpec:
                 raise ConfigurationError(
                     f"an EstimatorSpec of mode {self.mode!r} has no {name}", hint=f"pass {name}"
                 )
+
+    def _replace(self, **changes: Any) -> EstimatorSpec:
+        """A copy; the name is that of a namedtuple, which tf.estimator.EstimatorSpec was."""
+        return replace(self, **changes)
