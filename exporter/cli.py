@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_path(path: Path) -> int:
     try:
+        if sys.stdout is None:
+            raise ValueError("it is closed")
         print(path, flush=True)
     except (OSError, ValueError) as error:
         print(f"exporter: exported {path}, but cannot write so to standard output: {error}", file=sys.stderr)
@@ -71,7 +73,8 @@ def _stop(number: int, _frame: FrameType | None) -> None:
     """At once. An exception would be lost in a destructor, of which TensorFlow runs many, and the export go on."""
     remove_unfinished()
     # Not print: it may be in the middle of a line, and cannot be entered twice.
-    os.write(2, b"exporter: stopped; a version that is not complete is not published\n")
+    with suppress(OSError):
+        os.write(2, b"exporter: stopped; a version that is not complete is not published\n")
     os._exit(128 + number)
 
 

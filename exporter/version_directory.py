@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from exporter.unfinished import unfinished
@@ -43,7 +43,8 @@ def new_version(export_dir: Path, version: int | None) -> Iterator[tuple[Path, P
         with unfinished(temporary_for(target)) as temporary:
             yield temporary, target
             publish(temporary, target)
-        _warn_when_not_highest(target)
+        with suppress(OSError):
+            _warn_when_not_highest(target)
 
 
 def temporary_for(target: Path) -> Path:

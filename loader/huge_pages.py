@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -59,6 +60,9 @@ class HugePages:
 
     def _move(self) -> None:
         for place in self._places:
+            # What cannot be collapsed now is looked at again by the system in its own time.
+            _advise(*_inner_pages(place), _MADV_HUGEPAGE)
+        for place in self._places:
             if not collapse(place, self._stop):
                 return
 
@@ -87,18 +91,17 @@ def _trace_reads(session: tf.compat.v1.Session, reads: list[tf.Operation]) -> li
 
 
 def collapse(place: Place, stop: threading.Event) -> bool:
-    """Replaces small pages with huge ones, without a change of what they hold. False when it was not done for all.
+    """Replaces small pages with huge ones, without a change of what they hold. False when it gave up before the end.
 
     It rests as long as it works: what is being moved serves, and a page is locked while it is moved.
     """
-    start = -(-place.address // _PAGE_BYTES) * _PAGE_BYTES
-    end = (place.address + place.size) // _PAGE_BYTES * _PAGE_BYTES
-    if start < end:
-        # What cannot be collapsed now is looked at again by the system in its own time.
-        _advise(start, end - start, _MADV_HUGEPAGE)
+    start, size = _inner_pages(place)
+    end = start + size
     for piece in range(start, end, _PIECE_BYTES):
         began = time.monotonic()
-        if not _advise(piece, min(_PIECE_BYTES, end - piece), _MADV_COLLAPSE):
+        refusal = _advise(piece, min(_PIECE_BYTES, end - piece), _MADV_COLLAPSE)
+        # A page that was busy for a moment is no reason to leave out the others.
+        if refusal not in (0, errno.EAGAIN):
             return False
         seconds = time.monotonic() - began
         if seconds > _PATIENCE_SECONDS or stop.wait(seconds):
@@ -114,11 +117,18 @@ def _is_allowed(setting: Path) -> bool:
         return False
 
 
-def _advise(start: int, size: int, advice: int) -> bool:
-    """Releases the GIL."""
+def _inner_pages(place: Place) -> tuple[int, int]:
+    """(Address, size) of the huge pages that lie in it as a whole."""
+    start = -(-place.address // _PAGE_BYTES) * _PAGE_BYTES
+    end = (place.address + place.size) // _PAGE_BYTES * _PAGE_BYTES
+    return start, max(0, end - start)
+
+
+def _advise(start: int, size: int, advice: int) -> int:
+    """0, or the number of the error. Releases the GIL."""
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     done: int = madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_int(advice))
-    return done == 0
+    return ctypes.get_errno() if done else 0
 
 
 def _count_bytes(handle: tf.Operation) -> int:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from loader.directory_lock import open_locked
+from loader.directory_lock import open_locked, unlock
 
 _PREFIX = "hotdelta-verified-"
 # Nobody looks for abandoned ones under this name, so that it can be locked before it gets its own.
@@ -62,4 +62,4 @@ def remove_abandoned() -> None:
             if path.lstat().st_uid == os.geteuid():
                 lock = open_locked(path)
                 shutil.rmtree(path, ignore_errors=True)
-                os.close(lock)
+                unlock(lock)

@@ -23,6 +23,8 @@ class StateDirectory:
         if settings.state_dir is not None:
             _require_apart(settings.state_dir, settings)
             self._unlock = weakref.finalize(self, unlock, _make_locked(settings.state_dir))
+            # The end of a process that was forked is not ours.
+            self._unlock.atexit = False
 
     def close(self) -> None:
         """Let the next server have it. May be called again."""

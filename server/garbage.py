@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 def freeze() -> None:
     """Collect once, the export that was replaced included, and never look at what is left again.
 
-    Called when a model has warmed up and begun to serve, by the thread that loaded it.
+    By the updater thread: before the first model serves, and after another one has taken its place.
     """
     start = time.perf_counter()
     gc.unfreeze()

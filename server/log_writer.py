@@ -31,7 +31,7 @@ class LogWriter(logging.Handler):
         self._refused = 0
         self._failed = 0
         self._told = 0
-        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread = threading.Thread(target=self._write_all, name="hotdelta-log", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -93,7 +93,9 @@ class LogWriter(logging.Handler):
             return os.write(self._descriptor, data)
         except BlockingIOError:
             # Somebody who shares it made it so.
-            select.select([], [self._descriptor], [])
+            room = select.poll()
+            room.register(self._descriptor, select.POLLOUT)
+            room.poll()
             return 0
 
 

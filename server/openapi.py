@@ -187,6 +187,6 @@ def describe(app: FastAPI) -> dict[str, Any]:
         for (path, method), described in _DESCRIBED.items():
             document["paths"].setdefault(path, {}).setdefault(method, {}).update(described)
         scheme = {"type": "http", "scheme": "bearer", "description": "A token of --admin-token-file."}
-        document["components"] = {"securitySchemes": {_SCHEME: scheme}}
+        document.setdefault("components", {})["securitySchemes"] = {_SCHEME: scheme}
         app.openapi_schema = document
     return app.openapi_schema

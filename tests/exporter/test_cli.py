@@ -70,6 +70,7 @@ def test_a_path_that_cannot_be_printed_is_said_in_the_log(
         monkeypatch.setattr(sys, "stdout", full)
         assert _print_path(tmp_path) == 1
         assert sys.stdout is None
+        assert _print_path(tmp_path) == 1
         with pytest.raises(OSError, match="No space"):
             full.close()
 
@@ -209,6 +210,12 @@ def test_terminated_in_the_middle_it_says_so_and_leaves_nothing_behind(
     assert said.endswith("exporter: stopped; a version that is not complete is not published\n")
     assert "Traceback" not in said
     assert [path.name for path in export_dir.iterdir()] == [".exporter.lock"]
+
+
+def test_terminated_it_stops_also_when_nobody_can_be_told() -> None:
+    program = "import os; from exporter.cli import _stop; os.close(2); _stop(15, None)"
+    stopped = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert stopped.returncode == 128 + signal.SIGTERM
 
 
 def test_interrupted_while_it_waits_it_says_so(tmp_path: Path) -> None:

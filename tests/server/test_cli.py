@@ -152,9 +152,12 @@ print("stopped in order")
 
 
 def test_a_terminal_that_is_closed_stops_it_in_order() -> None:
+    # It would be ignored in a child, too, where these tests run under nohup.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with subprocess.Popen(
         [sys.executable, "-c", SERVES_UNTIL_IT_IS_TOLD_TO_STOP], stdout=subprocess.PIPE, text=True
     ) as process:
+        signal.signal(signal.SIGHUP, before)
         assert process.stdout is not None
         assert process.stdout.readline().startswith("listening on ")
         process.send_signal(signal.SIGHUP)

@@ -126,7 +126,10 @@ def test_what_waits_is_written_at_the_end_but_not_waited_for_when_nobody_reads(
     assert read_until(pipe, "second")[-1].endswith("second")
 
 
-def test_lines_that_cannot_be_written_are_counted_too(pipe: Pipe, start: Start) -> None:
+def test_lines_that_cannot_be_written_are_counted_too(
+    pipe: Pipe, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "_FLUSH_SECONDS", 60)
     full = os.open("/dev/full", os.O_WRONLY)
     logger = start(full)
     (writer,) = logger.handlers
@@ -152,8 +155,10 @@ def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing(pipe: Pipe, 
 
 
 LOGS_AND_ENDS = """
-import logging, os, sys, server.cli
-if {is_full}:
+import logging, os, sys, server.cli, server.log_writer
+if not {is_full}:
+    server.log_writer._FLUSH_SECONDS = 60
+else:
     os.set_blocking(2, False)
     try:
         while True:
