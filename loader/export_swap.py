@@ -65,6 +65,10 @@ class ExportSwap:
         reason = f"no export in {self._settings.export_dir} yet"
         candidates = self._exports.candidates(self._version.number if self._version else -1)
         self.quarantine.forget_vanished(candidates)
+        if served is None:
+            # Nobody is answered: what is half loaded goes first, or newer ones could put it off for ever. They are
+            # loaded beside it afterwards.
+            candidates = sorted(candidates, key=lambda each: each != self._loading.version)
         for version in candidates:
             try:
                 problem = self._why_not_yet(version, served) or self._swap_in(version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -70,7 +71,9 @@ class DirectoryWatch:
 
     def __init__(self, directories: Iterable[Path], look_again: LookAgain) -> None:
         self._hints = [_Hint(directory, look_again) for directory in directories]
-        self._watched: dict[Path, tuple[tuple[int, int], WatchDescriptor]] = {}
+        # By the number of the hint: two may be for the same directory.
+        self._watched: dict[int, tuple[tuple[int, int], WatchDescriptor]] = {}
+        self._told: set[int] = set()
         self._inotify: InotifyFD | None = None
 
     def start(self) -> None:
@@ -87,11 +90,11 @@ class DirectoryWatch:
         if self._inotify is None:
             return
         for number, hint in enumerate(self._hints):
-            inode, watched = _inode(hint.directory), self._watched.get(hint.directory)
-            if watched is not None and watched[0] == inode:
+            inode, watched = _inode(hint.directory), self._watched.get(number)
+            if watched is not None and watched[0] == inode and watched[1] != hint.ended:
                 continue
             if watched is not None:
-                del self._watched[hint.directory]
+                del self._watched[number]
                 self._inotify.remove_callbacks([(watched[1], CallbackId(number))])
             if inode is not None:
                 self._watch(self._inotify, number, inode)
@@ -104,12 +107,16 @@ class DirectoryWatch:
     def _watch(self, inotify: InotifyFD, number: int, inode: tuple[int, int]) -> None:
         hint = self._hints[number]
         try:
-            watch = inotify.add_callback(os.fsencode(hint.directory), _events(), hint, CallbackId(number))
+            watch = _add(inotify, hint, CallbackId(number))
         except OSError as error:
-            # The limit of inotify watches, or gone again: the next look tries once more, and polling goes on.
-            event(logger, logging.WARNING, "directory cannot be watched", path=hint.directory, reason=error)
+            # No right to read it, the limit of inotify watches, or gone again. Every look tries, and polling goes on.
+            if number not in self._told:
+                self._told.add(number)
+                phrase = "directory cannot be watched"
+                event(logger, logging.WARNING, phrase, path=hint.directory, reason=error)
         else:
-            self._watched[hint.directory] = (inode, watch)
+            self._watched[number] = (inode, watch)
+            self._told.discard(number)
 
 
 def make_watch(settings: LoaderSettings, look_again: LookAgain) -> Watch:
@@ -125,6 +132,7 @@ class _Hint:
     def __init__(self, directory: Path, look_again: LookAgain) -> None:
         self.directory = directory
         self._look_again = look_again
+        self.ended: WatchDescriptor | None = None
 
     def on_event(self, event: InotifyEvent) -> None:
         name = os.fsdecode(event.name)
@@ -134,10 +142,21 @@ class _Hint:
             self._look_again(None)
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """The directory is gone: the next refresh finds out."""
+        """The directory is gone. Another may get its inode number, so that alone does not tell."""
+        self.ended = wd
+        self._look_again(None)
 
     def on_queue_overflow(self) -> None:
         self._look_again(None)
+
+
+def _add(inotify: InotifyFD, hint: _Hint, number: CallbackId) -> WatchDescriptor:
+    """Raises OSError, also where watchdog keeps a watch that is none: without the right to read the directory."""
+    watch = inotify.add_callback(os.fsencode(hint.directory), _events(), hint, number)
+    if watch < 0:
+        inotify.remove_callbacks([(watch, number)])
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return watch
 
 
 def _events() -> Mask:

@@ -32,6 +32,25 @@ StartTrainer = Callable[[], Trainer]
 LOADING = "export 1: it is being loaded"
 
 
+def hold_back(monkeypatch: pytest.MonkeyPatch, *, after: int) -> tuple[threading.Event, list[Path]]:
+    """So many loads go through, and the others wait for the event; what was loaded, in order."""
+    may_load, loaded, load = threading.Event(), list[Path](), LiveModel.load
+
+    def load_late(path: Path, *, predict_threads: int = 0) -> LiveModel:
+        if len(loaded) >= after:
+            assert may_load.wait(LIMIT_SECONDS)
+        loaded.append(path)
+        return load(path, predict_threads=predict_threads)
+
+    monkeypatch.setattr(LiveModel, "load", load_late)
+    return may_load, loaded
+
+
+def copy_version(root: Path, number: int) -> None:
+    shutil.copytree(root / "export" / "1", root / "copy")
+    (root / "copy").rename(root / "export" / str(number))
+
+
 def test_new_export_takes_over_while_predictions_go_on(root: Path, train: StartTrainer) -> None:
     stop, failures = threading.Event(), []
     with serving(root) as loader:
@@ -63,12 +82,8 @@ def test_whoever_asks_while_the_first_export_is_loaded_is_told_so_until_it_answe
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    may_load, load = threading.Event(), LiveModel.load
+    may_load, _ = hold_back(monkeypatch, after=0)
     told: list[tuple[bool, str]] = []
-
-    def load_late(path: Path, *, predict_threads: int = 0) -> LiveModel:
-        assert may_load.wait(LIMIT_SECONDS)
-        return load(path, predict_threads=predict_threads)
 
     def ask() -> None:
         status = loader.status()
@@ -78,7 +93,6 @@ def test_whoever_asks_while_the_first_export_is_loaded_is_told_so_until_it_answe
         ask()
         return True
 
-    monkeypatch.setattr(LiveModel, "load", load_late)
     # The first thing that happens after answers can be given.
     monkeypatch.setattr(export_swap.logger, "filters", [ask_with_the_line])
     loader = Loader(LoaderSettings(root / "export", root / "run"), after_swap=ask)
@@ -97,13 +111,27 @@ def test_whoever_asks_while_the_first_export_is_loaded_is_told_so_until_it_answe
     assert told == [(False, LOADING), (True, "")]
 
 
+def test_a_newer_export_does_not_take_the_place_of_the_first_one_while_that_is_loaded(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", export_swap.logger.name)
+    may_load, loaded = hold_back(monkeypatch, after=0)
+    with serving(root) as loader:
+        wait_for_status(loader, lambda status: status.reason == LOADING, "the load of version 1")
+        copy_version(root, 2)
+        may_load.set()
+        wait_for_status(loader, lambda status: status.export_version == 2, "version 2")
+    served = [line for line in caplog.messages if line.startswith("serving export")]
+    assert len(served) == 2, served
+    assert loaded == [root / "export" / "1", root / "export" / "2"]
+
+
 def test_older_export_is_caught_up_before_it_takes_over(root: Path, train: StartTrainer) -> None:
     with serving(root) as loader:
         trainer = train()
         newest = trainer.train([1])
         wait_for_position(loader, newest)
-        shutil.copytree(root / "export" / "1", root / "copy")
-        (root / "copy").rename(root / "export" / "5")
+        copy_version(root, 5)
         status = wait_for_status(loader, lambda status: status.export_version == 5, "version 5")
         assert status.node is not None
         assert status.node.position == newest
@@ -112,17 +140,8 @@ def test_older_export_is_caught_up_before_it_takes_over(root: Path, train: Start
 
 @pytest.fixture
 def held_back(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[Path]]:
-    """Every load but that of version 1 waits for the event; what was loaded, in order."""
-    may_load, loaded, load = threading.Event(), list[Path](), LiveModel.load
-
-    def load_late(path: Path, *, predict_threads: int = 0) -> LiveModel:
-        if loaded:
-            assert may_load.wait(LIMIT_SECONDS)
-        loaded.append(path)
-        return load(path, predict_threads=predict_threads)
-
-    monkeypatch.setattr(LiveModel, "load", load_late)
-    return may_load, loaded
+    """Every load but that of version 1."""
+    return hold_back(monkeypatch, after=1)
 
 
 @pytest.mark.parametrize("is_incremental", [True, False], ids=["incremental", "fulls only"])
@@ -136,8 +155,7 @@ def test_a_full_that_comes_while_an_export_is_loaded_makes_no_third_model(
         export(root / "run", versions, save_incr_model=False)
     with serving(root, full_diff_bytes=0) as loader:
         wait_for_position(loader, Position(1, 2))
-        shutil.copytree(versions / "1", root / "copy")
-        (root / "copy").rename(versions / "2")
+        copy_version(root, 2)
         wait_until(lambda: loader._updater._exports.is_loading, "the load of version 2")
         trainer = Trainer(root / "run", is_resuming=False)
         full = trainer.train_full()
@@ -157,8 +175,7 @@ def test_an_export_that_vanishes_while_it_is_loaded_is_in_nobodys_way(
     may_load, _ = held_back
     with serving(root) as loader:
         wait_for_position(loader, Position(1, 2))
-        shutil.copytree(root / "export" / "1", root / "copy")
-        (root / "copy").rename(root / "export" / "2")
+        copy_version(root, 2)
         exports = loader._updater._exports
         wait_until(lambda: exports.is_loading, "the load of version 2")
         (root / "export" / "2").rename(root / "gone")
@@ -172,8 +189,7 @@ def test_export_that_cannot_reach_the_live_position_has_to_wait(root: Path, trai
         newest = trainer.train([1])
         wait_for_position(loader, newest)
         (root / "run").rename(root / "gone")
-        shutil.copytree(root / "export" / "1", root / "copy")
-        (root / "copy").rename(root / "export" / "5")
+        copy_version(root, 5)
         wait_for_status(loader, lambda status: status.state is State.WAITING, "the run directory is gone")
         assert answer(loader)[1].export_version == 1
         assert answer(loader)[1].position == newest

@@ -22,6 +22,7 @@ from tests.loader.step_model import (
     find_commit,
     serving,
     wait_for_position,
+    wait_for_status,
     wait_until,
 )
 
@@ -99,7 +100,8 @@ def test_what_is_not_signed_with_the_key_is_refused(
     rewrite(signed_root, newest, change)
     with serving(signed_root, signing_key_file=key_file) as loader:
         wait_for_position(loader, Position(1, 2))
-        assert reason in loader.status().refused[0].reason
+        status = wait_for_status(loader, lambda status: bool(status.refused), "the refusal")
+        assert reason in status.refused[0].reason
         assert answer(loader)[1].position == Position(1, 2)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 
 from loader.wake import Wake
 from loader.watch import HAS_EVENTS, DirectoryWatch
-from tests.loader.step_model import LIMIT_SECONDS
+from tests.loader.step_model import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(not HAS_EVENTS, reason="directories are watched on Linux only")
 
@@ -83,6 +86,65 @@ def test_vanished_directory_does_no_harm(tmp_path: Path, watch: DirectoryWatch, 
     watch.refresh()
 
 
+def test_file_in_a_directory_that_was_deleted_and_made_again_is_noticed(
+    tmp_path: Path, watch: DirectoryWatch, looks: Looks
+) -> None:
+    """Many file systems give the new one the inode number of the old one."""
+    (tmp_path / "run").mkdir()
+    watch.refresh()
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    looks.expect()
+    watch.refresh()
+    (tmp_path / "run" / "model.ckpt-1.manifest.json").touch()
+    looks.expect()
+
+
+def refuse_to_watch(*_: object) -> int:
+    """What the system does for a directory that the user may not read; root may read them all."""
+    ctypes.set_errno(errno.EACCES)
+    return -1
+
+
+def test_a_directory_that_may_not_be_read_is_told_of_once_and_watched_as_soon_as_it_may(
+    tmp_path: Path,
+    watch: DirectoryWatch,
+    looks: Looks,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = tmp_path / "run"
+    for number in (1, 2):
+        run.mkdir()
+        with monkeypatch.context() as patch:
+            patch.setattr("watchdog.observers.inotify_c.inotify_add_watch", refuse_to_watch)
+            watch.refresh()
+            watch.refresh()
+        assert caplog.text.count("Permission denied") == number
+        watch.refresh()
+        (run / "model.ckpt-1.manifest.json").touch()
+        looks.expect()
+        run.rename(tmp_path / f"old-{number}")
+
+
+def test_a_directory_that_is_given_twice_is_watched_twice(tmp_path: Path, looks: Looks) -> None:
+    """As the exports may lie beside the checkpoints."""
+    run = tmp_path / "run"
+    watch = DirectoryWatch([run, run], looks)
+    watch.start()
+    try:
+        for number in (1, 2):
+            run.mkdir()
+            watch.refresh()
+            looks.places.clear()
+            (run / "1").mkdir()
+            wait_until(lambda: looks.places == [None, None], "two looks for one event")
+            run.rename(tmp_path / f"old-{number}")
+            watch.refresh()
+    finally:
+        watch.stop()
+
+
 def test_wake_tells_a_look_from_a_report() -> None:
     wake = Wake()
     wake.report()
@@ -149,11 +211,17 @@ def test_lost_events_ask_for_a_look_at_everything(tmp_path: Path) -> None:
 
     watch = DirectoryWatch([tmp_path], look_slowly)
     watch.start()
-    watch.refresh()
-    (tmp_path / "model.ckpt-0.manifest.json").touch()
-    # One read takes some of them out before the first is looked at.
-    for number in range(capacity + 4096):
-        (tmp_path / f".tmp-{number}").mkdir()
-    may_go_on.set()
-    looks.expect()
-    watch.stop()
+    try:
+        watch.refresh()
+        (tmp_path / "model.ckpt-0.manifest.json").touch()
+        here, there = tmp_path / ".tmp-here", tmp_path / ".tmp-there"
+        here.mkdir()
+        # One read takes some of them out before the first is looked at.
+        for _ in range((capacity + 4096) // 2):
+            here.rename(there)
+            there.rename(here)
+        may_go_on.set()
+        looks.expect()
+    finally:
+        may_go_on.set()
+        watch.stop()
