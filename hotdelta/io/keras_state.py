@@ -13,7 +13,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState, hold, hold_optimizer, step_of
 from hotdelta.io.variable_class import VariableClass
 from hotdelta.keras.id_rules import model_id_rules
-from hotdelta.keras.other_optimizers import other_optimizer_variables
+from hotdelta.keras.other_optimizers import find_other_optimizers
 from hotdelta.keras.serving_graph import table_keys, trace_keras_model
 from hotdelta.keras.structure import model_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
@@ -68,7 +68,7 @@ def optimizer_of(model: keras.Model) -> Any:
 
 
 def _other_optimizers(model: keras.Model, key_of: Mapping[int, str]) -> list[HeldVariable]:
-    slots, rest = other_optimizer_variables(model, key_of)
+    slots, rest = find_other_optimizers(model).variables(key_of)
     found = [*(KeyedVariable(slot.key, slot.variable) for slot in slots), *rest]
     return [hold(item, VariableClass.PERSISTABLE, is_own=False) for item in found]
 

@@ -11,6 +11,8 @@ import keras
 from hotdelta.io.fit_check import compare, refuse_misfit
 from hotdelta.io.keras_state import keras_state, optimizer_of
 from hotdelta.io.saved_state import SavedState
+from hotdelta.keras.other_optimizers import build_saved_optimizers
+from hotdelta.keras.structure import model_variables
 from hotdelta.logs import event
 from hotdelta.train.optimizer_slots import OPTIMIZER
 
@@ -22,6 +24,15 @@ def find_waiting(model: Any, unknown: Iterable[str]) -> tuple[str, ...]:
     if not isinstance(model, keras.Model) or optimizer_of(model) is not None:
         return ()
     return tuple(key for key in unknown if key.startswith(f"{OPTIMIZER}/"))
+
+
+def build_unknown(model: Any, unknown: Collection[str]) -> bool:
+    """Build the optimizers beside the compiled one that have some of the unknown variables. False: none has."""
+    return (
+        isinstance(model, keras.Model)
+        and any(key.startswith(f"{OPTIMIZER}/") for key in unknown)
+        and build_saved_optimizers(model, unknown, model_variables(model))
+    )
 
 
 def apply_when_compiled(
@@ -52,6 +63,7 @@ def forget_waiting(model: Any) -> None:
 
 
 def _load(model: keras.Model, saved: SavedState, keys: Collection[str], *, is_strict: bool) -> None:
+    build_saved_optimizers(model, keys, model_variables(model))
     state = keras_state(model)
     wanted = [held for held in state.variables if not held.is_own and held.info.is_persistable]
     known = {held.key for held in wanted}
@@ -60,6 +72,7 @@ def _load(model: keras.Model, saved: SavedState, keys: Collection[str], *, is_st
         refuse_misfit(fit, f"the optimizer of {state.description}")
     for held in wanted:
         if held.key in fit.fitting:
-            held.write(saved.read(held.key, held.numpy_dtype))
+            write = held.prepare_write()
+            write(saved.read(held.key, held.numpy_dtype))
     for problem in fit.problems:
         event(logger, logging.WARNING, "not loaded into the optimizer", reason=problem)

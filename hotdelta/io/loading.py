@@ -12,7 +12,7 @@ from typing import Any
 from hotdelta.chain.position import Position
 from hotdelta.errors import ChainError, ConfigurationError
 from hotdelta.io.fit_check import Fit, compare, refuse_misfit
-from hotdelta.io.late_optimizer import apply_when_compiled, find_waiting, forget_waiting
+from hotdelta.io.late_optimizer import apply_when_compiled, build_unknown, find_waiting, forget_waiting
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
 from hotdelta.io.saved_position import list_until, refuse_other_position
 from hotdelta.io.saved_state import SavedState
@@ -66,6 +66,10 @@ def load_vars(
         saved, problems = _open(to_directory(dirname, "dirname"), position, filename)
         stack.enter_context(saved)
         unknown = () if variables is not None else _unknown(state, saved, predicate)
+        if build_unknown(model, unknown):
+            state = state_of(model)
+            chosen = select(state, variables, predicate)
+            unknown = _unknown(state, saved, predicate)
         waiting = find_waiting(model, unknown)
         unexpected = [key for key in unknown if key not in waiting]
         fit = compare(
@@ -153,9 +157,9 @@ def _rows(held: HeldVariable) -> int:
 
 
 def _write(chosen: Iterable[HeldVariable], saved: SavedState, fitting: Collection[str]) -> None:
-    for held in chosen:
-        if held.key in fitting:
-            held.write(saved.read(held.key, held.numpy_dtype))
+    prepared = [(held, held.prepare_write()) for held in chosen if held.key in fitting]
+    for held, write in prepared:
+        write(saved.read(held.key, held.numpy_dtype))
 
 
 def _report(saved: SavedState, fit: Fit, waiting: tuple[str, ...], problems: Sequence[ChainError]) -> Loaded:

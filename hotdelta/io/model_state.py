@@ -29,7 +29,8 @@ from hotdelta.train.variables import refuse_duplicate_keys
 class HeldVariable:
     """One variable of a live model. `is_own`: the model's itself, not its optimizer's. `table`: what manifests say.
 
-    `parts`: the variables of a graph that are parts of it; mostly there is one.
+    `parts`: the variables of a graph that are parts of it; mostly there is one. `prepare_write` returns what writes a
+    value, or raises ConfigurationError: a load prepares all before it changes any.
     """
 
     info: VariableInfo
@@ -37,7 +38,7 @@ class HeldVariable:
     is_own: bool
     numpy_dtype: np.dtype[Any]
     read: Callable[[], Array]
-    write: Callable[[Array], None]
+    prepare_write: Callable[[], Callable[[Array], None]]
     table: TableRecord | None = None
 
     @property
@@ -140,7 +141,7 @@ def hold(
         is_own,
         np.dtype(variable.dtype.as_numpy_dtype),
         lambda: read_whole(variable),
-        lambda value: write_whole(variable, value),
+        lambda: partial(write_whole, variable),
         TableRecord(shape, str(variable.dtype.name), Tracking.CHANGED, 0) if is_table else None,
     )
 

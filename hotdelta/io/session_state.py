@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -127,15 +128,13 @@ def _hold(
         layout=row_layout(record.part_rows, record.strategy) if record else "",
     )
     variables = [part.variable for part in saved.parts]
-    is_written = variable_class is not VariableClass.TEMPORARY
-    assignments = [_assignment(part) for part in saved.parts if is_written]
     return HeldVariable(
         info,
         tuple(variables),
         is_own,
         saved.numpy_dtype,
         lambda: _read(session, variables),
-        lambda value: _write(session, assignments, value),
+        lambda: partial(_write, session, [_assignment(part) for part in saved.parts]),
         table,
     )
 
@@ -150,10 +149,18 @@ class _Assignment:
 
 
 def _assignment(part: Part) -> _Assignment:
-    """The initializer is the one assignment that every graph has already. In a graph that records, it is recorded."""
+    """The initializer is the one assignment that every graph has already. In a graph that records, it is recorded.
+
+    Raises ConfigurationError when somebody put an operation in its place that assigns nothing.
+    """
     initializer = part.variable.initializer
     # tf.train.init_from_checkpoint puts a tensor in its place.
     operation = initializer.op if isinstance(initializer, tf.Tensor) else initializer
+    if len(operation.inputs) < 2:
+        raise ConfigurationError(
+            f"the initializer of {part.variable.op.name!r} is {operation.name!r}, which assigns no value to it",
+            hint="leave the variable its own initializer, or load only the others",
+        )
     recording = training_graph_of(operation.graph)
     recorder = recording.recorders.get(operation.name) if recording else None
     return _Assignment(part, (operation, recorder) if recorder else (operation,), operation.inputs[1])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -11,9 +13,13 @@ import keras
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
 from hotdelta.keras.id_rules import RuleWatch, model_id_rules
+from hotdelta.keras.saved_keys import peek_keys
+from hotdelta.logs import event
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed
+
+logger = logging.getLogger(__name__)
 
 
 class Attachment:
@@ -48,13 +54,19 @@ class Attachment:
         return self._trainer
 
     def start(
-        self, model: keras.Model, new_trainer: Callable[[ModelBinding], ChainTrainer], *, is_resuming: bool
+        self,
+        model: keras.Model,
+        new_trainer: Callable[[ModelBinding], ChainTrainer],
+        *,
+        run_dir: Path,
+        is_resuming: bool,
     ) -> Resumed | None:
         """Load the newest position into the model, or write a first full of it.
 
         Raises what `bind` and `ChainTrainer.start` raise; then nothing is attached.
         """
-        binding = bind(model, self._options)
+        saved = peek_keys(run_dir) if is_resuming else None
+        binding = bind(model, self._options, saved=saved)
         trainer = new_trainer(binding)
         trainer.step_of = binding.step
         binding.record()
@@ -65,6 +77,10 @@ class Attachment:
             is_resuming=is_resuming,
         )
         self._hold(binding, trainer)
+        for label in sorted(binding.left_out):
+            event(logger, logging.WARNING, "the checkpoint has nothing of an optimizer", attribute=label)
+        if binding.left_out:
+            self._rebind(model)
         return resumed
 
     def follow(self, model: keras.Model) -> None:
@@ -105,7 +121,7 @@ class Attachment:
         self.binding, self._trainer = binding, trainer
         self._rule_watch = RuleWatch(binding.model)
         # Traces that are there already belong to the training function that was just thrown away.
-        self._checked = weakref.WeakSet(binding.row_wise.traced_graphs if binding.row_wise else ())
+        self._checked = weakref.WeakSet(binding.traced_graphs)
         for table in binding.variables.tables:
             if table.key in binding.recorders.reasons:
                 warn_of_comparing(table, binding.recorders.reasons[table.key])
@@ -123,9 +139,9 @@ class Attachment:
 
     def check_new_traces(self) -> None:
         """Each trace of the training function once: does it record every row that it writes?"""
-        if self.binding is None or self.binding.row_wise is None:
+        if self.binding is None:
             return
-        graphs = [graph for graph in self.binding.row_wise.traced_graphs if graph not in self._checked]
+        graphs = [graph for graph in self.binding.traced_graphs if graph not in self._checked]
         self.trainer.check_traces(graphs)
         self._checked.update(graphs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.id_rules import model_id_rules
-from hotdelta.keras.other_optimizers import other_optimizer_variables
+from hotdelta.keras.other_optimizers import OtherOptimizers, build_saved_optimizers, find_other_optimizers
 from hotdelta.keras.row_wise import RowWise
 from hotdelta.keras.serving_graph import trace_keras_model
 from hotdelta.keras.structure import model_variables, table_layers
@@ -24,7 +24,7 @@ from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
 from hotdelta.train.replicas import refuse_other_scope, refuse_strategy
 from hotdelta.train.serving_files import save_serving_graph
-from hotdelta.train.variables import ModelVariables
+from hotdelta.train.variables import ModelVariables, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,31 @@ def as_tuple(tables: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ModelBinding:
-    """A model, its variables under keys, and the recorders of the tables that its optimizer can record."""
+    """A model, its variables under keys, and the recorders of the tables that its optimizers can record.
+
+    `left_out`: those of its optimizers of which the checkpoint that is to be loaded has nothing.
+    """
 
     model: keras.Model
     optimizer: Any
+    others: OtherOptimizers
+    left_out: frozenset[str]
     variables: ModelVariables
     recorders: Recorders
     publish: Callable[[Path], None]
 
     @property
-    def row_wise(self) -> RowWise | None:
-        optimizer = innermost(self.optimizer)
-        return optimizer if isinstance(optimizer, RowWise) else None
+    def row_wise(self) -> tuple[RowWise, ...]:
+        """Every optimizer that may train the tables and records what it writes, built or not."""
+        found = map(innermost, [self.optimizer, *self.others.by_label.values()])
+        return tuple(optimizer for optimizer in found if isinstance(optimizer, RowWise))
+
+    @property
+    def traced_graphs(self) -> set[tf.Graph]:
+        return {graph for optimizer in self.row_wise for graph in optimizer.traced_graphs}
 
     def is_of(self, model: keras.Model) -> bool:
-        return self.model is model and self.optimizer is model.optimizer
+        return self.model is model and self.optimizer is model.optimizer and self.others.is_current
 
     def step(self) -> int:
         return int(keras.ops.convert_to_numpy(self.optimizer.iterations))
@@ -68,19 +78,28 @@ class ModelBinding:
 
     def record(self) -> None:
         """Make the next trace of the training function record, and throw away the one that does not."""
-        if self.row_wise is not None:
-            self.row_wise.stop_recording()
+        for optimizer in self.row_wise:
+            optimizer.stop_recording()
             for table in self.variables.tables:
                 touched = self.recorders.touched.get(table.key)
                 if touched is not None:
-                    self.row_wise.record_rows(table.values.variable, touched)
+                    optimizer.record_rows(table.values.variable, touched)
         self.model.make_train_function(force=True)
 
 
-def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
-    """Raises ConfigurationError for what cannot be saved as it stands."""
+def bind(
+    model: keras.Model, options: BindingOptions, *, saved: Collection[str] | None = None
+) -> ModelBinding:
+    """Raises ConfigurationError for what cannot be saved as it stands.
+
+    `saved`: the keys of the checkpoint that is to be loaded. What it has of optimizers is built; those of which it
+    has nothing are left out.
+    """
     _check_compiled(model)
     keyed = model_variables(model)
+    build_saved_optimizers(model, saved or (), keyed)
+    others = find_other_optimizers(model)
+    left_out = frozenset() if saved is None else others.missing_in(saved)
     key_of = {id(item.variable): item.key for item in keyed}
     table_keys = find_table_keys(
         (table if isinstance(table, str) else raw(table) for table in options.tables),
@@ -90,7 +109,7 @@ def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
     id_rules = model_id_rules(model)
     schema, publish = _trace(model, key_of, table_keys, id_rules, options)
     slots, rest = optimizer_variables(model.optimizer, key_of)
-    more_slots, more_rest = other_optimizer_variables(model, key_of)
+    more_slots, more_rest = others.variables(key_of, left_out=left_out)
     variables = assemble(
         keyed,
         table_keys=table_keys,
@@ -101,9 +120,11 @@ def bind(model: keras.Model, options: BindingOptions) -> ModelBinding:
         id_rules=id_rules,
     )
     recorders = choose_recorders(
-        variables.tables, wanted=options.tracking or {}, refusal=_why_not_recorded(model.optimizer)
+        variables.tables,
+        wanted=options.tracking or {},
+        refusal=_why_not_recorded(model.optimizer, others, variables.tables),
     )
-    return ModelBinding(model, model.optimizer, variables, recorders, publish)
+    return ModelBinding(model, model.optimizer, others, left_out, variables, recorders, publish)
 
 
 def _check_compiled(model: keras.Model) -> None:
@@ -158,8 +179,16 @@ def _publish_nothing(run_dir: Path) -> None:
     """The user wants no serving graph: the exporter will be given the model itself."""
 
 
-def _why_not_recorded(optimizer: Any) -> str | None:
-    inner = innermost(optimizer)
-    return (
-        None if isinstance(inner, RowWise) else f"{type(inner).__name__} does not record the rows it writes"
-    )
+def _why_not_recorded(optimizer: Any, others: OtherOptimizers, tables: Sequence[Table]) -> str | None:
+    """One of the others that is not built yet may be going to train a table."""
+    rows = {id(table.values.variable) for table in tables}
+    writers = [optimizer, *(other for other in others.by_label.values() if _may_train(other, rows))]
+    for inner in map(innermost, writers):
+        if not isinstance(inner, RowWise):
+            return f"{type(inner).__name__} does not record the rows it writes"
+    return None
+
+
+def _may_train(optimizer: Any, variables: Collection[int]) -> bool:
+    trained = innermost(optimizer)._trainable_variables
+    return not optimizer.built or any(id(raw(variable)) in variables for variable in trained)

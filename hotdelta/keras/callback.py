@@ -223,7 +223,9 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def _start(self, model: keras.Model) -> None:
         held_directories.close_holder(self.checkpoint_dir)
-        self.resumed = self._attachment.start(model, self._new_trainer, is_resuming=self._is_resuming)
+        self.resumed = self._attachment.start(
+            model, self._new_trainer, run_dir=self.checkpoint_dir, is_resuming=self._is_resuming
+        )
         held_directories.hold(self.checkpoint_dir, self.close)
 
     def _new_trainer(self, binding: ModelBinding) -> ChainTrainer:

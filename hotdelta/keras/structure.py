@@ -48,6 +48,13 @@ def table_layers(model: keras.Model) -> Iterator[keras.layers.Embedding]:
             yield layer
 
 
+def inner_models(model: keras.Model) -> Iterator[tuple[str, keras.Model]]:
+    """The models among its layers, each with its path."""
+    for path, layer in _walk_layers(model, "", set()):
+        if isinstance(layer, keras.Model) and layer is not model:
+            yield path, layer
+
+
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for key, found in _walk_layers(layer, path, seen):
         own = [*found._trainable_variables, *found._non_trainable_variables, *_states(found)]

@@ -128,7 +128,7 @@ class ResumeReader:
 
     def problems(self, variables: ModelVariables) -> list[str]:
         """One line for each variable that only one of the two has, or that has another shape or dtype on disk."""
-        missing = sorted(self._newest_keys() - {item.key for item in variables.everything()})
+        missing = sorted(self.newest_keys() - {item.key for item in variables.everything()})
         return [
             *self.misfits(variables),
             *(f"{key}: the checkpoint has it, the model does not" for key in missing),
@@ -136,10 +136,10 @@ class ResumeReader:
 
     def misfits(self, variables: ModelVariables) -> list[str]:
         """One line for each variable of the model that the checkpoint lacks, or has with another shape or dtype."""
-        saved = self._newest_keys()
+        saved = self.newest_keys()
         return [line for item in variables.everything() if (line := self._problem(item, saved))]
 
-    def _newest_keys(self) -> set[str]:
+    def newest_keys(self) -> set[str]:
         """The variables that the newest link knows. A full before it may hold those of an optimizer that went."""
         newest = self._readers[-1]
         if len(self._readers) == 1:

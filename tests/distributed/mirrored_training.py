@@ -97,10 +97,10 @@ def training_gathers_rows_on_every_replica(strategy: tf.distribute.Strategy, run
         fit(mirrored_model(strategy, adagrad), 1, callback)
         attachment = callback._attachment
         assert attachment.binding is not None
-        assert attachment.binding.row_wise is not None
+        assert attachment.binding.row_wise
         table = attachment.binding.variables_by_key()[TABLE]
         watched = {str(number): copy for number, copy in enumerate(copies(table))}
-        (graph,) = [g for g in attachment.binding.row_wise.traced_graphs if g in attachment._checked]
+        (graph,) = [g for g in attachment.binding.traced_graphs if g in attachment._checked]
         use = inspect_trace(graph, watched)
         assert use.readers == {"0": {"ResourceGather"}, "1": {"ResourceGather"}}, use
         assert use.row_writers.keys() == {"0", "1"}, use

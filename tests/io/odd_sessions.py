@@ -151,6 +151,24 @@ def what_cannot_be_saved_is_only_described(directory: Path) -> None:
             hio.save_vars(session, directory / "word", ["word"])
 
 
+def what_cannot_be_assigned_is_saved_and_described_and_refused_before_anything_is_loaded(
+    directory: Path,
+) -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = Recorded(value=7.0)
+        session.run(tf.global_variables_initializer())
+        model.tables[2]._initializer_op = tf.no_op("nothing")
+        assert "table_2" in {info.key for info in hio.describe(session)}
+        hio.save_persistables(session, directory)
+        model.train_on(session, 1)
+        trained = session.run(model.tables[0])
+        with pytest.raises(ConfigurationError, match="initializer of 'table_2' is 'nothing'"):
+            hio.load_persistables(session, directory)
+        np.testing.assert_array_equal(session.run(model.tables[0]), trained)
+        hio.load_vars(session, directory, ["table_0"])
+        np.testing.assert_array_equal(session.run(model.tables[0]), np.full([ROWS, 2], 7.0))
+
+
 class SameScope:
     """A table `user`, and layers in the scope `user`, of whose variables some have as many rows."""
 
@@ -204,5 +222,8 @@ def check_odd_sessions(directory: Path) -> None:
     a_graph_that_records_has_the_layout_of_one_that_does_not(directory / "layout")
     what_another_checkpoint_initializes_is_loaded(directory / "initialized")
     what_cannot_be_saved_is_only_described(directory / "described")
+    what_cannot_be_assigned_is_saved_and_described_and_refused_before_anything_is_loaded(
+        directory / "unassigned"
+    )
     variables_in_a_scope_that_is_named_like_a_table_are_not_its_slots(directory / "scope")
     inputs_and_targets_are_tensors_or_their_names(directory / "names")

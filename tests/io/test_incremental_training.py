@@ -48,7 +48,9 @@ def test_any_subset_loaded_in_a_new_process_predicts_as_if_it_were_assigned(tmp_
         chosen = {key for key in keys if random.random() < 0.5} or {keys[0]}
         hio.save_vars(trained, tmp_path / f"{number:02}", chosen)
         for key in keys:
-            values[fresh][key].write(values[trained][key].read() if key in chosen else untrained[key])
+            values[fresh][key].prepare_write()(
+                values[trained][key].read() if key in chosen else untrained[key]
+            )
         expected.append([sorted(chosen), predict(fresh)])
 
     assert in_a_new_process("predict", tmp_path) == expected

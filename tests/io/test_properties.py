@@ -45,7 +45,7 @@ def _values(model: object) -> dict[str, np.ndarray]:
 def _assign(model: object, values: dict[str, np.ndarray]) -> None:
     for held in _held(model):
         if held.key in values:
-            held.write(values[held.key])
+            held.prepare_write()(values[held.key])
 
 
 @pytest.fixture(scope="module")
