@@ -8,6 +8,7 @@ TensorFlow says before it aborts must get through; its program is this file.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import IO, cast
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _ERRORS_HIDDEN = "3"
+_PATIENCE_SECONDS = 30.0
 _MARK = b"\0all of it\n"
 _GREETINGS = (b"I0000 ", b"WARNING: All log messages before absl::InitializeLog() ")
 
@@ -57,10 +59,17 @@ def _stderr_without_greetings() -> Iterator[None]:
 
 
 def _wait_for_all_of_it(into_sieve: IO[bytes], answer: IO[bytes]) -> None:
-    """However slow it is: no line that comes later may overtake those that went through it."""
-    with suppress(BrokenPipeError):
-        os.write(into_sieve.fileno(), _MARK)
-    answer.read()
+    """However slow it is, but not when nobody reads: no later line may overtake those that went through it."""
+    if _is_ready(into_sieve, select.POLLOUT):
+        with suppress(BrokenPipeError):
+            os.write(into_sieve.fileno(), _MARK)
+        _is_ready(answer, select.POLLIN)
+
+
+def _is_ready(pipe: IO[bytes], event: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, event)
+    return bool(poll.poll(_PATIENCE_SECONDS * 1000))
 
 
 def _sieve() -> None:

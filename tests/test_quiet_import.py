@@ -72,6 +72,31 @@ print(" and its end", file=sys.stderr)
     assert stderr_of(code) == "first\nthe beginning of a line and its end\n"
 
 
+def test_a_standard_error_that_nobody_reads_does_not_hold_up_the_import() -> None:
+    code = """
+import hotdelta.quiet_import, psutil
+hotdelta.quiet_import._PATIENCE_SECONDS = 0.1
+said, (unread, full) = os.dup(2), os.pipe()
+def fill(pipe):
+    os.set_blocking(pipe, False)
+    try:
+        while True:
+            os.write(pipe, b"unread\\n")
+    except BlockingIOError:
+        os.set_blocking(pipe, True)
+fill(full)
+os.dup2(full, 2)
+with quiet_import():
+    (sieve,) = psutil.Process().children()
+    SAY
+sieve.resume()
+os.write(said, b"imported\\n")
+"""
+
+    for say in ("os.write(2, b'a line\\n')", "sieve.suspend(); fill(2)"):
+        assert stderr_of(code.replace("SAY", say)) == "imported\n"
+
+
 def test_a_process_that_stays_is_not_waited_for() -> None:
     starts = "import subprocess\n"
     starts += "with quiet_import():\n stays = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=-1)\n"

@@ -52,7 +52,8 @@ class TrainerLock:
     def release(self) -> None:
         if self._fd is not None:
             # Closing is not enough: a process that another thread starts has a copy until its program runs.
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
         self.close()
 
     def close(self) -> None:

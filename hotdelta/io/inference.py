@@ -99,11 +99,17 @@ class InferenceModel:
         self._session.close()
 
     def _prepare(self, name: str, value: Any) -> Array:
-        """numpy would make an id of 1.5."""
+        """numpy would make an id of 1.5, and 44 of 300."""
         given, wanted = np.asarray(value), np.dtype(self._dtypes[name])
-        if given.size and wanted.kind != "O" and not np.can_cast(given.dtype, wanted, "same_kind"):
+        if wanted.kind == "O" or not given.size:
+            return np.asarray(value, wanted)
+        is_integral = given.dtype.kind in "iu" and wanted.kind in "iub"
+        if not is_integral and not np.can_cast(given.dtype, wanted, "same_kind"):
             raise ConfigurationError(f"input {name!r} is of {given.dtype}, and the model takes {wanted}")
-        return np.asarray(value, wanted)
+        taken = given.astype(wanted)
+        if is_integral and not np.array_equal(taken, given):
+            raise ConfigurationError(f"input {name!r} has integers that do not fit into {wanted}")
+        return taken
 
 
 def load_inference_model(dirname: str | Path) -> tuple[InferenceModel, tuple[str, ...], tuple[str, ...]]:

@@ -194,7 +194,11 @@ def _has_value(reader: BundleReader, key: str) -> bool:
 
 
 def _is_slot_of(key: str, table: str) -> bool:
-    """Keras names the slot before its table, TF1 after it."""
+    """Keras names the slot before its table, TF1 after it.
+
+    So may layers be named, which is_slot_key tells apart. Here it does no harm: they get their vocabulary checked, too,
+    and only slots have rows without ids of their own.
+    """
     return key.endswith(f"/{table}") or key.startswith(f"{table}/")
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -89,6 +91,19 @@ def test_release_does_not_wait_for_a_process_that_is_being_started(tmp_path: Pat
     with TrainerLock(tmp_path):
         pass
     os.close(copy)
+
+
+def test_a_lock_that_cannot_be_unlocked_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    lock = TrainerLock(tmp_path)
+    lock.acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", fail)
+        lock.release()
+    with TrainerLock(tmp_path):
+        pass
 
 
 def test_lock_can_be_taken_again_after_the_directory_was_removed(tmp_path: Path) -> None:

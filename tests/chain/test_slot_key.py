@@ -22,6 +22,7 @@ PARAMETERS = ("user", "user/dense/kernel", "user/bn/gamma")
         ("user/bn/moving_mean", (8,), False),
         ("user/bn/moving_mean", (8, 4), False),
         ("user/dense/kernel/Adagrad", (4, 8), False),
+        ("user/dense/kernel/Adagrad", (8, 4), False),
     ],
 )
 def test_a_slot_has_the_rows_of_its_owner_and_no_layer_beside_it(

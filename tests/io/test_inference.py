@@ -170,6 +170,31 @@ def test_other_inputs_than_the_models_are_refused(whole: tuple[keras.Model, Path
             program(user=ragged_or_deep, item=ITEMS)
 
 
+class Flags(tf.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = tf.Variable(2.0)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.uint8, "age"), tf.TensorSpec([None], tf.bool, "new")]
+    )
+    def score(self, age: Any, new: Any) -> dict[str, Any]:
+        return {"score": self.weight * tf.where(new, tf.cast(age, tf.float32), 0.0)}
+
+
+def test_plain_integers_are_given_where_they_fit(tmp_path: Path) -> None:
+    module = Flags()
+    hio.save_inference_model(tmp_path, ["age", "new"], module.score, module)
+    program, *_ = hio.load_inference_model(tmp_path)
+
+    np.testing.assert_array_equal(program(age=[3, 255], new=[0, 1])["score"], [0.0, 510.0])
+    for bad in ({"age": [300]}, {"age": np.array([-1])}, {"new": [2]}):
+        with pytest.raises(ConfigurationError, match=r"integers that do not fit into (uint8|bool)"):
+            program({"age": [1], "new": [True], **bad})
+    with pytest.raises(ConfigurationError, match="input 'new' is of float64, and the model takes bool"):
+        program(age=[1], new=[1.0])
+
+
 def test_a_directory_without_an_inference_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="holds no inference model"):
         hio.load_inference_model(tmp_path)

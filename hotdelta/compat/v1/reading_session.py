@@ -31,6 +31,11 @@ def has_chain(checkpoint_dir: str | None) -> bool:
     )
 
 
+def checkpoint_directory(checkpoint: str) -> str:
+    """A URL stays as it is: as a Path it would have one slash less, and be taken for a directory here."""
+    return checkpoint if "://" in checkpoint else str(Path(checkpoint).parent)
+
+
 class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
     """tf.train.ChiefSessionCreator. Its own scaffold restores fulls only, and says so when deltas follow."""
 
@@ -66,7 +71,7 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
     ) -> None:
         directory, path = _as_text(checkpoint_dir), _as_text(checkpoint_filename_with_path)
         if scaffold is None and not master:
-            scaffold = reading_scaffold(str(Path(path).parent) if path else directory, hooks or ())
+            scaffold = reading_scaffold(checkpoint_directory(path) if path else directory, hooks or ())
         super().__init__(
             hooks, scaffold or Scaffold(), master, config, directory, stop_grace_period_secs, path
         )

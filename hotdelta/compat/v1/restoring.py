@@ -47,6 +47,13 @@ def find_point(save_path: str) -> ResumePoint | None:
     return ResumePoint(asked[0], (), ()) if asked else None
 
 
+def highest_step(save_path: str) -> int | None:
+    """What find_point cannot come beyond, by the manifests alone: no file is checked. None: they do not say."""
+    manifests = [] if _is_foreign(save_path) else Scanner(Path(save_path).parent).scan().manifests
+    is_known = any(manifest.prefix == Path(save_path).name for manifest in manifests)
+    return max(manifest.step for manifest in manifests) if is_known else None
+
+
 def warn_of_deltas(save_path: str | None) -> None:
     """For those who read this checkpoint alone, although it is the newest full of a chain and deltas follow it."""
     if not save_path or "://" in str(save_path) or _is_foreign(save_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 import hotdelta.compat.v1 as tf
-from hotdelta.chain import Kind
+from hotdelta.chain import Kind, Manifest, directory_of
 from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, warm_start
-from hotdelta.errors import ConfigurationError
+from hotdelta.compat.v1.reading_session import checkpoint_directory, has_chain
+from hotdelta.errors import ChainError, ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.small_graphs import (
     Build,
@@ -61,6 +63,16 @@ def test_a_session_that_only_reads_has_the_newest_delta(
         with open_session(run_dir) as session:
             assert_same_bits(live_state(session._tf_sess()), newest_state(run_dir))
     assert OLD_STATE not in caplog.text
+
+
+def test_a_url_is_not_taken_for_a_directory_here(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run_dir, tmp_path / "gs:" / "run")
+    monkeypatch.chdir(tmp_path)
+    assert has_chain(checkpoint_directory("gs:/run/model.ckpt-0"))
+    for url in ("gs://run/model.ckpt-0", "gs://run"):
+        assert not has_chain(checkpoint_directory(url))
 
 
 def by_hand(run_dir: Path) -> Any:
@@ -139,6 +151,36 @@ def test_an_estimator_counts_its_steps_from_the_newest_delta(run_dir: Path) -> N
     estimator.train(no_input, max_steps=STEPS)
     with pytest.raises(AssertionError, match="refused"):
         estimator.train(no_input, max_steps=STEPS + 1)
+
+
+def damage(manifest: Manifest, run_dir: Path) -> None:
+    for file in manifest.files:
+        path = directory_of(run_dir, manifest.kind) / file.name
+        path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_an_estimator_goes_on_where_the_delta_of_its_last_step_is_damaged(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(run_dir, tmp_path / "run")
+    damage(manifests(damaged, Kind.DELTA)[-1], damaged)
+    with pytest.raises(AssertionError, match="refused"):
+        tf.estimator.Estimator(no_model, str(damaged)).train(no_input, max_steps=STEPS)
+
+
+def test_an_estimator_that_will_train_leaves_the_check_of_all_files_to_the_restore(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(run_dir, tmp_path / "run")
+    for delta in manifests(damaged, Kind.DELTA):
+        damage(delta, damaged)
+    (full,) = manifests(damaged, Kind.FULL)
+    damage(full, damaged)
+    estimator = tf.estimator.Estimator(no_model, str(damaged))
+    with pytest.raises(AssertionError, match="refused"):
+        estimator.train(no_input, max_steps=STEPS + 1)
+    with pytest.raises(ChainError, match="no full checkpoint"):
+        estimator.train(no_input, max_steps=STEPS)
 
 
 def run_config(**options: Any) -> Any:

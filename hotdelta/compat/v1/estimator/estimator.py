@@ -24,7 +24,7 @@ from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
 from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, to_settings, warm_start
 from hotdelta.compat.v1.graph_export import refuse_text
-from hotdelta.compat.v1.restoring import find_point
+from hotdelta.compat.v1.restoring import find_point, highest_step
 from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
@@ -98,7 +98,7 @@ class Estimator:
         """`steps` more steps, or until `max_steps` in all, or until the input ends."""
         if steps is not None and max_steps is not None:
             raise ConfigurationError("steps and max_steps are both given", hint="give one of them")
-        if max_steps is not None and self._global_step() >= max_steps:
+        if max_steps is not None and self._is_trained_to(max_steps):
             event(logger, logging.INFO, "training is over already", max_steps=max_steps)
             return self
         extra_hooks = list(hooks or [])
@@ -207,13 +207,17 @@ class Estimator:
             raise ConfigurationError(f"{self._model_dir} holds no checkpoint", hint="train first")
         return found
 
-    def _global_step(self) -> int:
-        """Where training would go on."""
+    def _is_trained_to(self, max_steps: int) -> bool:
+        """Whether training would go on from there or later. Files are checked only when no restore will check them."""
         path = self.latest_checkpoint()
         if path is None:
-            return 0
+            return max_steps <= 0
+        highest = highest_step(path)
+        if highest is not None and highest < max_steps:
+            return False
         point = find_point(path)
-        return point.newest.step if point else int(tf.train.load_variable(path, "global_step"))
+        step = point.newest.step if point else int(tf.train.load_variable(path, "global_step"))
+        return step >= max_steps
 
     def _device_function(self) -> Any:
         if self._config.device_fn is not None or not self._config.num_ps_replicas:
