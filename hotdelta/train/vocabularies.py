@@ -60,8 +60,7 @@ def read_ids(table: tf.lookup.StaticHashTable) -> list[bytes] | None:
 def read_table(table: Any) -> list[bytes]:
     """Each id with its word: not every number need be an id."""
     words, ids = (tensor.numpy() for tensor in table.export())
-    order = np.argsort(ids)
-    pairs = sorted(zip(ids[order].tolist(), words[order].tolist(), strict=True))
+    pairs = sorted(zip(ids.tolist(), words.tolist(), strict=True))
     return [b" ".join(_to_bytes(pair)) for pair in pairs]
 
 
