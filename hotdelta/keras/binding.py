@@ -37,11 +37,6 @@ class BindingOptions:
     has_serving_graph: bool = True
 
 
-def as_tuple(tables: Any) -> tuple[Any, ...]:
-    """One key may be given by itself."""
-    return (tables,) if isinstance(tables, str) else tuple(tables)
-
-
 @dataclass(frozen=True, slots=True)
 class ModelBinding:
     """A model, its variables under keys, and the recorders of the tables that its optimizers can record.

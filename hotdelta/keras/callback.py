@@ -15,8 +15,9 @@ from hotdelta.chain.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.keras import fit_hooks, held_directories
 from hotdelta.keras.attachment import Attachment
-from hotdelta.keras.binding import BindingOptions, ModelBinding, as_tuple
+from hotdelta.keras.binding import BindingOptions, ModelBinding
 from hotdelta.logs import event
+from hotdelta.train.assembly import as_tuple
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.job import Job
 from hotdelta.train.schedule import SaveEvery

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -67,13 +68,18 @@ def assemble(
     return ModelVariables(tables, tuple(others), schema, frozenset(parameters), id_rules or {})
 
 
+def as_tuple(tables: Any) -> tuple[Any, ...]:
+    """One key may be given by itself."""
+    return (tables,) if isinstance(tables, str) else tuple(tables)
+
+
 def find_table_keys(
     wanted: Iterable[str | tf.Variable], key_of: Mapping[int, str], *, given: Collection[str] = ()
 ) -> set[str]:
     """The keys of the given tables, which are named by key or by variable."""
     known = set(key_of.values())
     found = set(given)
-    for table in [wanted] if isinstance(wanted, str) else wanted:
+    for table in as_tuple(wanted):
         key = table if isinstance(table, str) else key_of.get(id(table))
         if key not in known:
             raise ConfigurationError(
