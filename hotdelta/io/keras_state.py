@@ -12,6 +12,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState, hold, hold_optimizer, step_of
 from hotdelta.io.variable_class import VariableClass
+from hotdelta.keras.constants import compute_again
 from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.other_optimizers import find_other_optimizers
 from hotdelta.keras.serving_graph import table_keys, trace_keras_model
@@ -59,6 +60,7 @@ def keras_state(model: keras.Model) -> ModelState:
         trace,
         optimizer is not None,
         read_id_rules,
+        partial(compute_again, model),
     )
 
 

@@ -81,6 +81,7 @@ def load_vars(
         if strict:
             refuse_misfit(fit, state.description)
         _write(chosen, saved, fit.fitting)
+        state.after_load()
         if variables is None and predicate is None:
             forget_waiting(model)
         if waiting:

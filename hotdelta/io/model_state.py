@@ -16,7 +16,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 from hotdelta.train.id_rules import IdRule, module_id_rules
-from hotdelta.train.module_keys import given_variables, module_variables
+from hotdelta.train.module_keys import given_variables, module_variables, name_unsaved_optimizers
 from hotdelta.train.optimizer_slots import KeyedVariable, raw
 from hotdelta.train.row_values import Array, read_whole, write_whole
 from hotdelta.train.serving_module import ServingModule
@@ -51,7 +51,8 @@ class ModelState:
     """Every variable of a model, and by which rules it makes ids of rows.
 
     `trace`: its serving graph, None when it has no signature to trace. `read_step` may raise as reading a variable
-    does. `read_id_rules` takes most of a second where a vocabulary has a million words.
+    does. `read_id_rules` takes most of a second where a vocabulary has a million words. `after_load`: to be called when
+    values were written.
     """
 
     description: str
@@ -60,6 +61,7 @@ class ModelState:
     trace: Callable[[], tuple[ServingModule, Schema] | None]
     has_optimizer: bool = True
     read_id_rules: Callable[[], Mapping[str, IdRule]] = dict
+    after_load: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         refuse_duplicate_keys(held.key for held in self.variables)
@@ -94,11 +96,12 @@ def state_of(model: Any) -> ModelState:
         return keras_state(model)
     if isinstance(model, tf.Module):
         keyed = [KeyedVariable(key, raw(v)) for key, v in sorted(module_variables(model).items())]
-        description = f"module {type(model).__name__}"
+        optimizer = getattr(model, "optimizer", None)
+        name_unsaved_optimizers(model, optimizer)
         return _of_variables(
             keyed,
-            getattr(model, "optimizer", None),
-            description,
+            optimizer,
+            f"module {type(model).__name__}",
             read_id_rules=partial(module_id_rules, model),
         )
     if isinstance(model, Mapping):

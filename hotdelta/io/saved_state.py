@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleEntry, BundleReader
+from hotdelta.chain.delta_tensors import has_value, ids_tensor
 from hotdelta.chain.manifest import Manifest, TableRecord
 from hotdelta.chain.slice_key import is_slice_key
 from hotdelta.chain.slot_key import is_slot_key
@@ -71,9 +72,9 @@ class SavedState:
             value.reshape(-1).view(np.uint8)[:] = self._readers[0].map_bytes(key)
         for reader in self._readers[1:]:
             if key + names.ROWS_SUFFIX in reader.entries:
-                ids = reader.read(self._ids_name(reader, key))
+                ids = reader.read(ids_tensor(reader.entries, key))
                 value[ids] = reader.map_bytes(key + names.ROWS_SUFFIX).view(dtype).reshape(-1, *shape[1:])
-            elif _has_value(reader, key):
+            elif has_value(reader.entries, key):
                 value.reshape(-1).view(np.uint8)[:] = reader.map_bytes(key + names.VALUE_SUFFIX)
             if not self._is_held:
                 reader.close()
@@ -117,20 +118,12 @@ class SavedState:
             rows = reader.entries.get(key + names.ROWS_SUFFIX)
             if rows is not None:
                 return rows
-            if _has_value(reader, key):
+            if has_value(reader.entries, key):
                 value = reader.entries[key + names.VALUE_SUFFIX]
                 return BundleEntry(
                     value.dtype, value.shape[1:], value.shard, value.offset, value.size, value.crc32c
                 )
         return self._readers[-1].entries[key + names.VALUE_SUFFIX]
-
-    def _ids_name(self, reader: BundleReader, key: str) -> str:
-        """Its own ids; a slot that changed in the same rows as its table has the table's."""
-        own = key + names.IDS_SUFFIX
-        if own in reader.entries:
-            return own
-        owners = [table for table in self.newest.tables if _is_slot_of(key, table)]
-        return max(owners, key=len) + names.IDS_SUFFIX
 
     def _read_trainer_state(self) -> Mapping[str, Any]:
         reader = self._readers[-1]
@@ -188,16 +181,10 @@ def _slot_owner(key: str, keys: Container[str]) -> str:
     return owner if owner != key and owner in keys else ""
 
 
-def _has_value(reader: BundleReader, key: str) -> bool:
-    entry = reader.entries.get(key + names.VALUE_SUFFIX)
-    return entry is not None and entry.shape[0] == 1
-
-
 def _is_slot_of(key: str, table: str) -> bool:
     """Keras names the slot before its table, TF1 after it.
 
-    So may layers be named, which is_slot_key tells apart. Here it does no harm: they get their vocabulary checked, too,
-    and only slots have rows without ids of their own.
+    So may layers be named, which is_slot_key tells apart. Here it does no harm: they get their vocabulary checked, too.
     """
     return key.endswith(f"/{table}") or key.startswith(f"{table}/")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import keras
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
+from hotdelta.keras.constants import compute_again
 from hotdelta.keras.id_rules import RuleWatch, model_id_rules
 from hotdelta.keras.saved_keys import peek_keys
 from hotdelta.logs import event
@@ -33,6 +35,7 @@ class Attachment:
         self._options = options
         self._trainer: ChainTrainer | None = None
         self._rule_watch: RuleWatch | None = None
+        self._old_functions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
@@ -76,6 +79,7 @@ class Attachment:
             demanded=binding.recorders.demanded,
             is_resuming=is_resuming,
         )
+        compute_again(model)
         self._hold(binding, trainer)
         for label in sorted(binding.left_out):
             event(logger, logging.WARNING, "the checkpoint has nothing of an optimizer", attribute=label)
@@ -83,10 +87,35 @@ class Attachment:
             self._rebind(model)
         return resumed
 
-    def follow(self, model: keras.Model) -> None:
-        """When the model was compiled again, or it is another one: go on with its variables in the same chain."""
-        if self.binding is None or not self.binding.is_of(model):
+    def prove_recording(self) -> bool:
+        """After a step: go on with what was compiled since, and check that every trace records what it writes.
+
+        True: the model has a new training function.
+        """
+        if self.binding is None or not self.is_open:
+            return False
+        is_new = self.follow(self.binding.model)
+        self._follow_new_vocabulary()
+        self.check_new_traces()
+        return is_new
+
+    def refuse_other_model(self, model: keras.Model) -> None:
+        """Its values would be saved as the newest of this chain, where they should be loaded from it."""
+        if self.is_open and self.binding is not None and self.binding.model is not model:
+            raise ConfigurationError(
+                "the model is not the one that this chain was started with, which is not closed yet",
+                hint="close() the callback first: resume(model) then loads what it saved",
+            )
+
+    def follow(self, model: keras.Model) -> bool:
+        """When the model was compiled again, or it is another one: go on with its variables in the same chain.
+
+        Then its training function is a new one, and the answer is True.
+        """
+        is_other = self.binding is None or not self.binding.is_of(model)
+        if is_other:
             self._rebind(model)
+        return is_other
 
     def follow_id_rules(self) -> None:
         """When a layer got another vocabulary: go on with one that only grew. Raises ConfigurationError for others."""
@@ -95,7 +124,7 @@ class Attachment:
             self.trainer.follow_id_rules(model_id_rules(self.binding.model))
             self._rule_watch = RuleWatch(self.binding.model)
 
-    def follow_new_vocabulary(self) -> None:
+    def _follow_new_vocabulary(self) -> None:
         """After a step: the same for the layers that show it. Words of the user's own layers are not read each time."""
         if self._rule_watch is not None and self._rule_watch.has_changed:
             self.follow_id_rules()
@@ -120,11 +149,21 @@ class Attachment:
     def _hold(self, binding: ModelBinding, trainer: ChainTrainer) -> None:
         self.binding, self._trainer = binding, trainer
         self._rule_watch = RuleWatch(binding.model)
-        # Traces that are there already belong to the training function that was just thrown away.
-        self._checked = weakref.WeakSet(binding.traced_graphs)
+        # Functions of the user's own go on without the recorder, unless he dropped them; other traces that are there
+        # already belong to the training function that was just thrown away.
+        self._old_functions = weakref.WeakSet(binding.functions_of_others)
+        self._checked = weakref.WeakSet(binding.known_graphs - set(self._old_functions))
+        if self._old_functions:
+            gc.collect()
         for table in binding.variables.tables:
             if table.key in binding.recorders.reasons:
                 warn_of_comparing(table, binding.recorders.reasons[table.key])
+
+    def prepare_save(self) -> None:
+        """Before a save that the user asks for. Raises ConfigurationError when layers were added or replaced."""
+        if self.binding is not None and not self.binding.has_same_variables:
+            self._rebind(self.binding.model)
+        self.cover_recompiled_model()
 
     def cover_recompiled_model(self) -> None:
         """Before a save that no step came with: a model may be compiled again only to be evaluated.
@@ -141,7 +180,8 @@ class Attachment:
         """Each trace of the training function once: does it record every row that it writes?"""
         if self.binding is None:
             return
-        graphs = [graph for graph in self.binding.traced_graphs if graph not in self._checked]
+        traced = self.binding.traced_graphs.union(self._old_functions)
+        graphs = [graph for graph in traced if graph not in self._checked]
         self.trainer.check_traces(graphs)
         self._checked.update(graphs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.schema import Schema
@@ -18,13 +20,16 @@ from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.other_optimizers import OtherOptimizers, build_saved_optimizers, find_other_optimizers
 from hotdelta.keras.row_wise import RowWise
 from hotdelta.keras.serving_graph import trace_keras_model
-from hotdelta.keras.structure import model_variables, table_layers
+from hotdelta.keras.structure import held_variables, model_variables, table_layers
 from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
 from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
 from hotdelta.train.replicas import refuse_other_scope, refuse_strategy
 from hotdelta.train.serving_files import save_serving_graph
 from hotdelta.train.variables import ModelVariables, Table
+
+# What Keras calls the functions that it traces to train.
+_TRAINING_FUNCTION = frozenset({"one_step_on_data", "multi_step_on_iterator"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,8 @@ class BindingOptions:
 class ModelBinding:
     """A model, its variables under keys, and the recorders of the tables that its optimizers can record.
 
-    `left_out`: those of its optimizers of which the checkpoint that is to be loaded has nothing.
+    `left_out`: those of its optimizers of which the checkpoint that is to be loaded has nothing. `held`: what it and
+    its optimizer held when it was bound.
     """
 
     model: keras.Model
@@ -51,6 +57,13 @@ class ModelBinding:
     variables: ModelVariables
     recorders: Recorders
     publish: Callable[[Path], None]
+    held: tuple[Any, ...]
+
+    @property
+    def has_same_variables(self) -> bool:
+        """No layer was added, replaced or quantized since, nor the kind of learning rate."""
+        held = _held(self.model, self.optimizer)
+        return len(held) == len(self.held) and all(map(operator.is_, held, self.held))
 
     @property
     def row_wise(self) -> tuple[RowWise, ...]:
@@ -62,8 +75,19 @@ class ModelBinding:
     def traced_graphs(self) -> set[tf.Graph]:
         return {graph for optimizer in self.row_wise for graph in optimizer.traced_graphs}
 
+    @property
+    def known_graphs(self) -> set[tf.Graph]:
+        return {graph for optimizer in self.row_wise for graph in optimizer.known_graphs}
+
+    @property
+    def functions_of_others(self) -> set[tf.Graph]:
+        """Traced functions that are not the training function of Keras: nobody here can have them traced again."""
+        functions = {graph for graph in self.known_graphs if type(graph) is FuncGraph}
+        return {graph for graph in functions if graph.name not in _TRAINING_FUNCTION}
+
     def is_of(self, model: keras.Model) -> bool:
-        return self.model is model and self.optimizer is model.optimizer and self.others.is_current
+        is_compiled_so = self.model is model and self.optimizer is model.optimizer
+        return is_compiled_so and self.others.is_current and self.has_same_variables
 
     def step(self) -> int:
         return int(keras.ops.convert_to_numpy(self.optimizer.iterations))
@@ -119,7 +143,12 @@ def bind(
         wanted=options.tracking or {},
         refusal=_why_not_recorded(model.optimizer, others, variables.tables),
     )
-    return ModelBinding(model, model.optimizer, others, left_out, variables, recorders, publish)
+    held = _held(model, model.optimizer)
+    return ModelBinding(model, model.optimizer, others, left_out, variables, recorders, publish, held)
+
+
+def _held(model: keras.Model, optimizer: Any) -> tuple[Any, ...]:
+    return (*held_variables(model), *optimizer.variables)
 
 
 def _check_compiled(model: keras.Model) -> None:

@@ -109,8 +109,9 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         """Attach to a compiled and built model and load the newest position into it.
 
         Returns where training goes on (use `epoch` as fit's initial_epoch), or None when the directory was empty;
-        then a first full has been written. fit calls this itself when you did not.
+        then a first full has been written. fit calls this itself when you did not. Not while another model is attached.
         """
+        self._attachment.refuse_other_model(model)
         self._attach(model)
         self._attachment.follow_id_rules()
         return self.resumed
@@ -134,17 +135,17 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def save(self) -> Position | None:
         """Commit a delta of everything up to now, and wait for it."""
-        self._attachment.cover_recompiled_model()
+        self._attachment.prepare_save()
         return self._started.save()
 
     def save_full(self) -> Position | None:
         """Commit a full checkpoint of everything up to now, and wait for it."""
-        self._attachment.cover_recompiled_model()
+        self._attachment.prepare_save()
         return self._started.save_full()
 
     def step(self, steps: int = 1) -> None:
         """For loops of train_on_batch: tell that steps were made."""
-        self._prove_recording()
+        self._attachment.prove_recording()
         self._started.step(steps)
         self._stop_if_told()
 
@@ -184,7 +185,8 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._started.begin_epoch(epoch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._prove_recording()
+        if self._attachment.prove_recording():
+            fit_hooks.call_when_step_raises(self.model, self._end_failed_fit)
         steps, self._last_batch = batch - self._last_batch, batch
         self._started.step(steps)
         self._stop_if_told()
@@ -236,13 +238,6 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         for name, read, restore in self._registered:
             trainer.states.register(name, read, restore)
         return trainer
-
-    def _prove_recording(self) -> None:
-        """After a step: go on with what was compiled since, and check that every trace records what it writes."""
-        if self._attachment.binding is not None and self._attachment.is_open:
-            self._attachment.follow(self._attachment.binding.model)
-            self._attachment.follow_new_vocabulary()
-            self._attachment.check_new_traces()
 
     def _stop_if_told(self) -> None:
         if self._signals.is_received:

@@ -1,7 +1,8 @@
 """While a model is traced for serving, its stock Embedding layers gather rows instead of reading their table.
 
 The layer of Keras reads its whole variable and gathers from what it read; once a row was updated in place, each such
-read copies the table. Watching the layers also tells what the model's inputs are, where Keras recorded only shapes.
+read copies the table. Normalization layers read their variables, too, where Keras has constants made of them. Watching
+the layers also tells what the model's inputs are, where Keras recorded only shapes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SeenInputs:
 @contextmanager
 def gathering_rows() -> Iterator[SeenInputs]:
     """For this thread, calls of keras.layers.Embedding gather from the resource. Others are not affected."""
-    stock_call = keras.layers.Embedding.call
+    stock_call, stock_normalize = keras.layers.Embedding.call, keras.layers.Normalization.call
     owner = threading.get_ident()
     seen = SeenInputs()
 
@@ -55,14 +56,26 @@ def gathering_rows() -> Iterator[SeenInputs]:
             return stock_call(layer, inputs)
         return _gather(layer, inputs)
 
+    def normalize(layer: Any, inputs: Any) -> Any:
+        if threading.get_ident() != owner:
+            return stock_normalize(layer, inputs)
+        constants = layer.mean, layer.variance
+        layer.finalize_state()
+        try:
+            return stock_normalize(layer, inputs)
+        finally:
+            layer.mean, layer.variance = constants
+
     with _guard_layer_classes:
         keras.layers.Embedding.call = call
+        keras.layers.Normalization.call = normalize
         for layer_class, wanted in _FED_WITH.items():
             layer_class.__call__ = _observed(seen, wanted, owner)
         try:
             yield seen
         finally:
             keras.layers.Embedding.call = stock_call
+            keras.layers.Normalization.call = stock_normalize
             for layer_class in _FED_WITH:
                 del layer_class.__call__
 

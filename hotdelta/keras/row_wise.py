@@ -18,6 +18,7 @@ from hotdelta.keras.row_gradients import (
     sum_duplicates,
     sum_duplicates_in_each,
 )
+from hotdelta.train.outside_writes import tell_watchers
 from hotdelta.train.replicas import is_primary, local
 from hotdelta.train.touched import AnyTouchedRows
 
@@ -54,16 +55,26 @@ class RowWise(keras.optimizers.Optimizer):
         raise NotImplementedError
 
     def record_rows(self, variable: tf.Variable | keras.Variable, touched: AnyTouchedRows) -> None:
-        """From the next trace on, every row of `variable` that a step writes is recorded in `touched`."""
-        self._recording.touched[self._var_key(variable)] = touched
+        """From the next trace on, every row of `variable` that a step writes is recorded in `touched` alone."""
+        key = self._var_key(variable)
+        if key in self._recording.touched:
+            self._recording.touched[key].abandon()
+        self._recording.touched[key] = touched
 
     def stop_recording(self) -> None:
         """From the next trace on, nothing is recorded."""
+        for touched in self._recording.touched.values():
+            touched.abandon()
         self._recording.touched.clear()
 
     @property
     def traced_graphs(self) -> tuple[tf.Graph, ...]:
         """The outermost graphs, among those still alive, in which a step of this optimizer was traced."""
+        return tuple(graph for graph in self._recording.graphs if _around(graph)[-1] is graph)
+
+    @property
+    def known_graphs(self) -> tuple[tf.Graph, ...]:
+        """Those with the ones inside of them: a tf.function may outlive the one in which it was traced."""
         return tuple(self._recording.graphs)
 
     @tf.autograph.experimental.do_not_convert
@@ -75,7 +86,7 @@ class RowWise(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Gradient, variable: Any, learning_rate: Any) -> None:
         if not tf.executing_eagerly():
-            self._recording.graphs.add(_outermost(tf.compat.v1.get_default_graph()))
+            self._recording.graphs.update(_around(tf.compat.v1.get_default_graph()))
         touched = self._recording.touched.get(self._var_key(variable))
         if isinstance(gradient, tf.IndexedSlices):
             self._update_sparsely(gradient, resource(variable), learning_rate, touched)
@@ -92,9 +103,16 @@ class RowWise(keras.optimizers.Optimizer):
         _refuse_xla(self.name)
         rows = sum_duplicates(gradient)
         rows = rows.with_values(tf.cast(rows.values, variable.dtype))
-        written = self.update_rows(rows, variable, tf.cast(learning_rate, variable.dtype))
-        if touched is not None and is_primary(variable):
-            with tf.control_dependencies([operation for operation in written if operation is not None]):
+        written = [
+            operation
+            for operation in self.update_rows(rows, variable, tf.cast(learning_rate, variable.dtype))
+            if operation is not None
+        ]
+        if touched is None:
+            # Another model's optimizer may be recorded, and this one shares the table with it.
+            tell_watchers(variable, written, [rows.indices])
+        elif is_primary(variable):
+            with tf.control_dependencies(written):
                 touched.record(rows.indices)
 
     def _update_densely(
@@ -127,11 +145,12 @@ def write_rows(variable: tf.Variable | keras.Variable, ids: tf.Tensor, rows: tf.
     return tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=ids, updates=rows)
 
 
-def _outermost(graph: tf.Graph) -> tf.Graph:
-    outer = getattr(graph, "outer_graph", None)
-    while getattr(outer, "building_function", False):
-        graph, outer = outer, getattr(outer, "outer_graph", None)
-    return graph
+def _around(graph: tf.Graph) -> list[tf.Graph]:
+    """The graph itself, and those of the functions around it that still exist, the outermost last."""
+    found = [graph]
+    while getattr(outer := getattr(found[-1], "outer_graph", None), "building_function", False):
+        found.append(outer)
+    return found
 
 
 def _stateful_operations() -> set[tf.Operation]:

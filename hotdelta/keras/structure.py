@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras.plain_variables import plain_variables
 from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
 
 
 def model_variables(model: keras.Model) -> list[KeyedVariable]:
     """Every variable of the model, seeds and states included and metrics not. Raises when two would have one key."""
-    states = [state for layer in model._flatten_layers() for state in _states(layer)]
-    wanted = {id(variable): variable for variable in [*model.variables, *states]}
+    layers = model._flatten_layers()
+    counted = [*model.variables, *(state for layer in layers for state in _states(layer))]
+    wanted = {id(variable): variable for variable in [*counted, *_beside(counted, layers)]}
     found: dict[int, KeyedVariable] = {}
     keys: dict[str, int] = {}
     for key, variable in _walk(model, "", set()):
@@ -35,7 +38,7 @@ def model_variables(model: keras.Model) -> list[KeyedVariable]:
     for identity, variable in wanted.items():
         if identity not in found:
             raise ConfigurationError(
-                f"variable {variable.path!r} belongs to no layer that hotdelta can find",
+                f"variable {getattr(variable, 'path', variable.name)!r} belongs to no layer that hotdelta can find",
                 hint="keep the layer that owns it as an attribute of the model",
             )
     return [found[identity] for identity in wanted]
@@ -55,13 +58,31 @@ def inner_models(model: keras.Model) -> Iterator[tuple[str, keras.Model]]:
             yield path, layer
 
 
+def _beside(counted: list[Any], layers: list[Any]) -> Iterator[tf.Variable]:
+    """Plain variables that layers hold, and that are not the inside of one of Keras."""
+    known = {id(raw(variable)) for variable in counted}
+    held = (variable for layer in layers for _, variable in plain_variables(layer))
+    return (variable for variable in held if id(raw(variable)) not in known)
+
+
+def held_variables(model: keras.Model) -> list[Any]:
+    """What makes it another model when it changes: its variables, seeds and states. Cheap enough for every step."""
+    layers = model._flatten_layers()
+    return [held for layer in layers for held in (*_own_variables(layer), *layer._seed_generators)]
+
+
 def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     for key, found in _walk_layers(layer, path, seen):
-        own = [*found._trainable_variables, *found._non_trainable_variables, *_states(found)]
-        for name, variable in numbered(own):
+        for name, variable in numbered(_own_variables(found)):
+            yield _join(key, name), variable
+        for name, variable in plain_variables(found):
             yield _join(key, name), variable
         for number, generator in enumerate(found._seed_generators):
             yield _join(key, f"seed_generator_{number}"), generator.state
+
+
+def _own_variables(layer: Any) -> list[Any]:
+    return [*layer._trainable_variables, *layer._non_trainable_variables, *_states(layer)]
 
 
 def _states(layer: Any) -> list[Any]:

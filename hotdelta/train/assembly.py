@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.chain import names
+from hotdelta.chain.bundle_index import DTYPE_NUMBERS
 from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
@@ -41,7 +42,10 @@ def assemble(
     """`keyed` are the model's own variables. Without a schema all of them are served.
 
     `parameters`: the keys of what is trained; None: what TensorFlow calls trainable.
+    Raises ConfigurationError for a variable that no checkpoint can hold.
     """
+    for item in keyed:
+        _refuse_unsavable(item)
     served = None if schema is None else {variable.key for variable in schema.variables}
     key_of = {id(item.variable): item.key for item in keyed}
     slots_of: dict[str, list[RowVariable]] = {key: [] for key in table_keys}
@@ -66,6 +70,19 @@ def assemble(
         parameters = [item.key for item in keyed if is_trainable(item.variable)]
     schema = schema or serving_schema([*(table.values for table in tables), *others])
     return ModelVariables(tables, tuple(others), schema, frozenset(parameters), id_rules or {})
+
+
+def _refuse_unsavable(item: KeyedVariable) -> None:
+    shape, dtype = item.variable.shape, item.variable.dtype.name
+    if not shape.is_fully_defined():
+        raise ConfigurationError(
+            f"variable {item.key!r} has shape {shape}", hint="give it a shape that does not change"
+        )
+    if dtype not in DTYPE_NUMBERS or dtype == "string":
+        raise ConfigurationError(
+            f"variable {item.key!r} is of {dtype}, which no checkpoint holds",
+            hint="leave it out: give the others as a dictionary of names and variables",
+        )
 
 
 def as_tuple(tables: Any) -> tuple[Any, ...]:

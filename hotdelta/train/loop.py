@@ -24,6 +24,7 @@ from hotdelta.train.loop_model import (
     refuse_other_kinds,
     serving_graph,
 )
+from hotdelta.train.module_keys import name_unsaved_optimizers
 from hotdelta.train.optimizer_slots import can_record_rows, innermost
 from hotdelta.train.server_probe import tables_for_servers
 from hotdelta.train.sharded import ShardedTouchedRows
@@ -76,6 +77,8 @@ class DeltaWriter:
         )
         run_dir, options = settle(checkpoint_dir, options or WriterOptions())
         keyed = keyed_variables(model)
+        if isinstance(model, tf.Module):
+            name_unsaved_optimizers(model, optimizer)
         key_of = {id(item.variable): item.key for item in keyed}
         table_keys = find_table_keys(tables, key_of)
         found_slots, rest = built_optimizer_state(optimizer, keyed)

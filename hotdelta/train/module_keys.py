@@ -5,6 +5,7 @@ tf.Module has no public walk that tells the paths, hence the private one.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -12,8 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.optimizer_slots import KeyedVariable, is_variable, raw
+from hotdelta.logs import event
+from hotdelta.train.optimizer_slots import KeyedVariable, innermost, is_variable, raw
 from hotdelta.train.sharded import is_sharded
+
+logger = logging.getLogger(__name__)
 
 
 def module_keys(module: tf.Module) -> dict[int, str]:
@@ -38,6 +42,20 @@ def module_variables(module: tf.Module) -> dict[str, Any]:
         variable, key = (holder.state, f"{key}/state") if _is_generator(holder) else (holder, key)
         found.setdefault(id(variable), (key, variable))
     return dict(found.values())
+
+
+def name_unsaved_optimizers(module: tf.Module, saved: Any) -> None:
+    """Log the Keras optimizers that it holds beside the one that is saved: what they have is in no checkpoint."""
+    keras = _keras()
+    if keras is None:
+        return
+    known = {id(saved), id(innermost(saved))}
+    kind = keras.optimizers.Optimizer
+    for path, held in module._flatten(predicate=lambda value: isinstance(value, kind), with_path=True):  # noqa: SLF001
+        if id(held) not in known:
+            hint = "only one is: give the others' variables with those of the model, in a dictionary"
+            attribute = "/".join(map(str, path))
+            event(logger, logging.WARNING, "an optimizer is not saved", attribute=attribute, hint=hint)
 
 
 def given_variables(variables: Mapping[Any, Any]) -> list[KeyedVariable]:

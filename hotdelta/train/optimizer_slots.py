@@ -64,21 +64,34 @@ def optimizer_variables(
 ) -> tuple[list[SlotVariable], list[KeyedVariable]]:
     """The slots of an optimizer, each with the variable it belongs to, and its other variables (step, rates...).
 
-    `key_of` maps the id of a model variable to its key. A wrapped optimizer (loss scaling) is under `inner`.
+    `key_of` maps the id of a model variable to its key. A wrapped optimizer (loss scaling) is under `inner`, those of a
+    MultiOptimizer under their numbers. What an optimizer has for a variable, but of another shape, is no slot.
     """
     own = {id(variable): variable for variable in optimizer.variables}
-    inner = getattr(optimizer, "inner_optimizer", None)
     slots: list[SlotVariable] = []
     rest: list[KeyedVariable] = []
-    if inner is not None:
-        slots, rest = optimizer_variables(inner, key_of, under=f"{under}/inner")
+    for place, inner in _wrapped(optimizer):
+        more_slots, more_rest = optimizer_variables(inner, key_of, under=f"{under}/{place}")
+        slots, rest = [*slots, *more_slots], [*rest, *more_rest]
         for variable in inner.variables:
             own.pop(id(variable), None)
-    for name, of, variable in _slot_lists(optimizer, own):
+    for name, of, variable in _lists_of_variables(optimizer, own):
         own.pop(id(variable))
-        slots.append(SlotVariable(f"{under}/{name}/{_key(of, key_of)}", raw(variable), raw(of)))
+        key = f"{under}/{name}/{_key(of, key_of)}"
+        if tuple(variable.shape) == tuple(of.shape):
+            slots.append(SlotVariable(key, raw(variable), raw(of)))
+        else:
+            rest.append(KeyedVariable(key, raw(variable)))
     rest.extend(KeyedVariable(f"{under}/{name}", raw(variable)) for name, variable in numbered(own.values()))
     return slots, rest
+
+
+def _wrapped(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        yield "inner", inner
+    for number, part in enumerate(getattr(optimizer, "optimizers", ())):
+        yield f"optimizers/{number}", part
 
 
 def _key(variable: Any, key_of: Mapping[int, str]) -> str:
@@ -91,16 +104,16 @@ def _key(variable: Any, key_of: Mapping[int, str]) -> str:
     return key
 
 
-def _slot_lists(optimizer: Any, own: Mapping[int, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _lists_of_variables(optimizer: Any, own: Mapping[int, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Keras keeps slots in lists that run along the trainable variables: (name, trainable variable, slot)."""
     trainable = list(optimizer._trainable_variables)  # noqa: SLF001
     seen: set[int] = set()
     for attribute, values in sorted(vars(optimizer).items()):
-        if not isinstance(values, list) or len(values) != len(trainable):
+        # `_variables` is the list of all of them, which may happen to be as long.
+        if attribute == "_variables" or not isinstance(values, list) or len(values) != len(trainable):
             continue
         for variable, slot in zip(trainable, values, strict=True):
-            is_slot = id(slot) in own and id(slot) not in seen and tuple(slot.shape) == tuple(variable.shape)
-            if is_slot:
+            if id(slot) in own and id(slot) not in seen:
                 seen.add(id(slot))
                 yield attribute.lstrip("_"), variable, slot
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleReader
+from hotdelta.chain.delta_tensors import has_value, ids_tensor
 from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.position import Node
@@ -186,31 +187,37 @@ class ResumeReader:
     def table_values(self, table: Table) -> Iterator[tuple[RowVariable, Array]]:
         """Each row variable of the table with its value at the resume point, one at a time (they are large)."""
         for item in table.row_variables:
-            yield item, self.row_values(item, table)
+            yield item, self.row_values(item)
 
-    def row_values(self, item: RowVariable, table: Table) -> Array:
-        """The value of a row variable of the table at the resume point."""
-        return read_rows(self.row_links(item, table), item.shape, item.variable.dtype.as_numpy_dtype)
+    def row_values(self, item: RowVariable | OtherVariable) -> Array:
+        """The value of a variable that has rows at the resume point."""
+        return read_rows(self.row_links(item.key), item.shape, item.variable.dtype.as_numpy_dtype)
 
-    def row_links(self, item: RowVariable, table: Table) -> list[RowLink]:
-        """Every link that has rows of a row variable of the table, in the order in which they count."""
+    def row_links(self, key: str) -> list[RowLink]:
+        """Every link that has rows of a variable, in the order in which they count.
+
+        Whole values, too: what is a table now may have been none when the chain began.
+        """
         full, *deltas = zip(self._manifests, self._readers, strict=True)
         found = []
-        if item.key in full[1].entries:
-            found.append(RowLink(self._run_dir, *full, item.key, None))
+        if key in full[1].entries:
+            found.append(RowLink(self._run_dir, *full, key, None))
         for manifest, reader in deltas:
-            rows, own_ids = item.key + names.ROWS_SUFFIX, item.key + names.IDS_SUFFIX
+            rows, value = key + names.ROWS_SUFFIX, key + names.VALUE_SUFFIX
             if rows in reader.entries:
                 with reader:
-                    ids = reader.read(own_ids if own_ids in reader.entries else table.key + names.IDS_SUFFIX)
+                    ids = reader.read(ids_tensor(reader.entries, key))
                 found.append(RowLink(self._run_dir, manifest, reader, rows, ids))
+            elif has_value(reader.entries, key):
+                found.append(RowLink(self._run_dir, manifest, reader, value, None, is_value=True))
         return found
 
     def other_value(self, item: OtherVariable) -> Array:
         numpy_dtype = item.variable.dtype.as_numpy_dtype
         for reader in reversed(self._readers[1:]):
-            entry = reader.entries.get(item.key + names.VALUE_SUFFIX)
-            if entry is not None and entry.shape[0] == 1:
+            if item.key + names.ROWS_SUFFIX in reader.entries:
+                return self.row_values(item)
+            if has_value(reader.entries, item.key):
                 with reader:
                     return _typed(reader.map_bytes(item.key + names.VALUE_SUFFIX), numpy_dtype, item.shape)
         return _typed(self._readers[0].map_bytes(item.key), numpy_dtype, item.shape)

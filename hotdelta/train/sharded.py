@@ -181,6 +181,14 @@ class ShardedTouchedRows:
     def variables(self) -> tuple[tf.Variable, ...]:
         return tuple(variable for part in self.parts for variable in part.variables)
 
+    @property
+    def is_abandoned(self) -> bool:
+        return any(part.is_abandoned for part in self.parts)
+
+    def abandon(self) -> None:
+        for part in self.parts:
+            part.abandon()
+
     def record(self, ids: tf.Tensor) -> None:
         """Adds ids of rows of the table, in a graph (after the writes, as `TouchedRows.record`) or eagerly."""
         ids = tf.reshape(tf.cast(ids, tf.int64), [-1])

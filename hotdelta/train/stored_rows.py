@@ -41,20 +41,24 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class RowLink:
-    """One link of a chain that has rows of a variable, as its tensor `name`: those of `ids`, or all (None)."""
+    """One link of a chain that has rows of a variable, as its tensor `name`: those of `ids`, or all (None).
+
+    `is_value`: as the value of a variable that was no table yet, or is none any more, with a leading axis of 1.
+    """
 
     run_dir: Path
     manifest: Manifest
     reader: BundleReader
     name: str
     ids: Ids | None
+    is_value: bool = False
 
     def stored(self) -> Iterator[StoredRows]:
         """Where its rows are: in one file, or in one for each server that wrote some of them."""
         entry, first = self.reader.entries[self.name], 0
         for key in row_slices(self.name, entry) if entry.is_sliced else [self.name]:
             part = self.reader.entries[key]
-            end = first + part.shape[0]
+            end = first + part.shape[1 if self.is_value else 0]
             ids = np.arange(first, end) if self.ids is None else self.ids[first:end]
             if part.size:
                 file = self._file(part.shard)

@@ -23,6 +23,13 @@ class AnyTouchedRows(Protocol):
     @property
     def variables(self) -> tuple[tf.Variable, ...]: ...
 
+    @property
+    def is_abandoned(self) -> bool:
+        """The optimizer that recorded into it records somewhere else now, or nowhere."""
+        ...
+
+    def abandon(self) -> None: ...
+
     def record(self, ids: tf.Tensor) -> None: ...
 
     def record_all(self) -> None: ...
@@ -55,6 +62,7 @@ class TouchedRows:
             )
         self.rows = rows
         self.name = name
+        self.is_abandoned = False
         with tf.init_scope():
             self._flags = _flags([rows], f"{name}_touched_rows")
             self._all = _flags([], f"{name}_touched_all")
@@ -66,6 +74,10 @@ class TouchedRows:
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
         return (self._flags, self._all)
+
+    def abandon(self) -> None:
+        """Nobody records into it any more, from the next trace on."""
+        self.is_abandoned = True
 
     def record(self, ids: tf.Tensor) -> None:
         """Adds `ids` (any integer dtype and shape), in a graph or eagerly.

@@ -142,6 +142,12 @@ class Trackers:
         tables = [table for table in self.variables.tables if table.key in self._on_servers]
         return frozenset(item.key for table in tables for item in table.row_variables)
 
+    def check_recorders(self) -> None:
+        """Compare the tables whose rows are recorded for somebody else now."""
+        for tracker in self.touched_tables():
+            if tracker.touched.is_abandoned:
+                self._fall_back(tracker, "another checkpoint has its rows recorded now")
+
     def check_trace(self, graph: Any) -> None:
         """Prove that this trace records every write, table by table; compare the tables for which it does not."""
         for tracker in self.touched_tables():

@@ -32,10 +32,7 @@ from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
 
 
 class ChainTrainer:
-    """Saves a model's changes as a chain of deltas and fulls.
-
-    One training thread calls every method; the writing happens in the threads of the pipeline.
-    """
+    """Saves a model's changes as a chain. One thread calls every method; those of the pipeline write."""
 
     def __init__(
         self,
@@ -183,7 +180,8 @@ class ChainTrainer:
         )
 
     def check_traces(self, graphs: Iterable[Any]) -> None:
-        """Prove for each traced training function that every write is recorded (see trace_check)."""
+        """Prove for each traced training function that every write is recorded, and recorded here."""
+        self.trackers.check_recorders()
         for graph in graphs:
             self.trackers.check_trace(graph)
 

@@ -205,3 +205,21 @@ def test_rows_are_told_by_whole_numbers(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="rows of 'table' are told as bool"):
             tf.function(lambda mask: writer.touch("table", mask), autograph=False)(tf.constant([True]))
         assert writer._trainer.trackers.touched_rows() == 5
+
+
+def test_variables_that_no_checkpoint_holds_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'words' is of string, which no checkpoint holds"):
+        DeltaWriter(tmp_path, {"words": tf.Variable(["a"])})
+    with pytest.raises(ConfigurationError, match=r"'rows' has shape \(None,\)"):
+        DeltaWriter(tmp_path, {"rows": tf.Variable([1.0], shape=[None])})
+
+
+def test_an_optimizer_that_a_module_holds_and_nobody_gives_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = tf.Module()
+    module.rows, module.given, module.others = tf.Variable(1.0), hk.Adagrad(0.1), [hk.Adagrad(0.1)]
+    module.given.build([module.rows])
+    DeltaWriter(tmp_path, module, optimizer=module.given).close()
+    assert "an optimizer is not saved attribute=others/0" in caplog.text
+    assert "attribute=given" not in caplog.text

@@ -81,14 +81,14 @@ def test_file_that_becomes_shorter_after_it_was_verified_is_damaged(tmp_path: Pa
     point = find_resume_point(tmp_path, Scanner(tmp_path).scan())
     assert point is not None
     with ResumeReader(tmp_path, point) as reader:
-        reader.row_values(table.values, table)
+        reader.row_values(table.values)
         (data,) = (file.name for file in point.full.files if file.role == names.ROLE_SERVING)
         (tmp_path / data).write_bytes(b"")
         with pytest.raises(DamagedError, match="became shorter"):
-            reader.row_values(table.values, table)
+            reader.row_values(table.values)
         (tmp_path / data).unlink()
         with pytest.raises(DamagedError, match="cannot be read: No such file"):
-            reader.row_values(table.values, table)
+            reader.row_values(table.values)
 
 
 def test_first_damage_in_the_order_of_commits_is_the_one_that_counts(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ WRITES: dict[str, Write] = {
     "assign_add": lambda variable: variable.assign_add(tf.ones_like(variable)),
     "scatter_update": lambda variable: variable.scatter_update(tf.IndexedSlices(ROW, tf.constant([5]))),
     "scatter_nd_update": lambda variable: variable.scatter_nd_update([[6]], ROW),
+    "scatter_nd_max": lambda variable: variable.scatter_nd_max([[6]], ROW),
+    "slice_assign": lambda variable: variable[6:7].assign(ROW),
     "batch_scatter_update": lambda variable: variable.batch_scatter_update(tf.IndexedSlices(ROW, [5])),
 }
 

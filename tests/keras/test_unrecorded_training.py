@@ -1,0 +1,138 @@
+"""Steps whose rows nobody records for this chain: they are found by comparing, never missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import hotdelta.keras as hk
+from hotdelta.chain.manifest import Tracking
+from tests.keras.small_models import BATCH, assert_saved, batches, by_hand, fit, small_model
+
+TABLE = "items/embeddings"
+Step = Callable[[Any, Any], Any]
+
+
+def own_step(model: keras.Model) -> Any:
+    """A training function of the user's own, which nobody but he can have traced again."""
+
+    @tf.function
+    def step(ids: Any, targets: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(ids, training=True) - targets))
+        weights = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    return step
+
+
+def run(step: Step, *, seed: int) -> None:
+    ids, targets = batches(1, seed=seed)
+    step(tf.constant(ids), tf.constant(targets))
+
+
+class DecoratedStep(keras.Model):
+    """Its train_step is a tf.function, which outlives the training function of Keras that calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.score = hk.Embedding(40, 4), keras.layers.Dense(1)
+
+    def call(self, ids: Any) -> Any:
+        return self.score(keras.ops.mean(self.items(ids), axis=1))
+
+    @tf.function
+    def train_step(self, data: Any) -> Any:
+        ids, targets = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(ids, training=True) - targets))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_a_function_that_was_traced_before_the_callback_came_is_compared(tmp_path: Path) -> None:
+    model = small_model()
+    step = own_step(model)
+    run(step, seed=1)
+    with by_hand(tmp_path) as callback:
+        callback.resume(model)
+        run(step, seed=2)
+        callback.step()
+        callback.save()
+        assert callback.tracking == {TABLE: Tracking.CHANGED}
+        assert_saved(callback)
+
+
+def test_a_function_that_records_for_an_earlier_callback_is_compared(tmp_path: Path) -> None:
+    model = small_model()
+    step = own_step(model)
+    for seed in (1, 2):
+        with by_hand(tmp_path) as callback:
+            callback.resume(model)
+            run(step, seed=seed)
+            callback.step()
+            callback.save()
+            assert_saved(callback)
+
+
+def test_a_decorated_train_step_that_was_traced_before_is_compared(tmp_path: Path) -> None:
+    model = DecoratedStep()
+    model(batches(1)[0])
+    model.compile(hk.Adagrad(0.1))
+    fit(model, 2)
+    callback = by_hand(tmp_path)
+    fit(model, 2, callback, seed=1)
+    assert callback.tracking == {TABLE: Tracking.CHANGED}
+    assert_saved(callback)
+    callback.close()
+
+
+def test_a_callback_added_after_a_first_fit_records_what_fit_traces_again(tmp_path: Path) -> None:
+    model = small_model()
+    fit(model, 1)
+    callback = by_hand(tmp_path)
+    fit(model, 1, callback)
+    assert callback.tracking == {TABLE: Tracking.TOUCHED}
+    callback.close()
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_two_callbacks_of_one_model_are_both_exact(tmp_path: Path, run_eagerly: bool) -> None:
+    model = small_model(run_eagerly=run_eagerly)
+    both = [by_hand(tmp_path / name) for name in "ab"]
+    fit(model, 3, *both)
+    model.train_on_batch(*(part[:BATCH] for part in batches(1, seed=3)))
+    for callback in both:
+        callback.save()
+        assert_saved(callback)
+        callback.close()
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_rows_that_another_model_trains_are_saved(tmp_path: Path, run_eagerly: bool) -> None:
+    model = small_model()
+    other = keras.Sequential([model.get_layer("items"), keras.layers.Flatten(), keras.layers.Dense(1)])
+    other.compile(hk.SGD(0.1), "mse", run_eagerly=run_eagerly)
+    with by_hand(tmp_path, scrub_saves=0) as callback:
+        fit(model, 1, callback)
+        fit(other, 1, seed=1)
+        callback.save()
+        assert callback.tracking == {TABLE: Tracking.TOUCHED}
+        assert_saved(callback)
+
+
+def test_a_callback_that_ends_leaves_the_writes_to_another_one(tmp_path: Path) -> None:
+    model = small_model()
+    first, second = by_hand(tmp_path / "first"), by_hand(tmp_path / "second", scrub_saves=0)
+    fit(model, 1, first, second)
+    first.close()
+    model.get_layer("items").set_weights([model.get_layer("items").get_weights()[0] + 1])
+    second.save()
+    assert_saved(second)
+    second.close()
+    assert "assign" not in vars(model.get_layer("items").embeddings.value)
