@@ -173,7 +173,8 @@ def format_table(rows: Iterable[Sequence[str]]) -> str:
 def format_bytes(count: int) -> str:
     size = float(count)
     for unit in ("B", "KB", "MB", "GB"):
-        if size < 1000:
+        # What is rounded to a thousand is one of the next unit.
+        if size < 999.5:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} TB"

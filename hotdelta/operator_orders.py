@@ -146,8 +146,11 @@ def _token(path: Path | None) -> str:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     token = lines[0].rpartition(":")[2] if lines else ""
-    if not token or any(character.isspace() for character in token):
+    source = path or TOKEN_VARIABLE
+    if not token:
         raise ConfigurationError("there is no token", hint=f"give --token-file, or set {TOKEN_VARIABLE}")
     if len(lines) > 1:
-        raise ConfigurationError(f"{path} holds {len(lines)} tokens", hint="give a file with yours alone")
+        raise ConfigurationError(f"{source} holds {len(lines)} tokens", hint="leave yours alone in it")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError(f"what {source} holds is no token", hint="copy it from the server's file")
     return token

@@ -191,7 +191,10 @@ class ChainView:
         """A full, or the delta that closes one, starts counting anew."""
         if self._has_full(manifest.node):
             return Origin(manifest.position, 0)
-        return Origin(manifest.base or before.base, before.deltas + 1)
+        if manifest.base is not None and (before.base is None or manifest.base > before.base):
+            # A full that was committed after its closing delta was taken: count from there.
+            return self.origin_of(manifest.node)
+        return Origin(before.base, before.deltas + 1)
 
     def _full_nodes(self) -> frozenset[Node]:
         return frozenset(m.node for m in self._scanned.manifests if m.kind is Kind.FULL)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
-from hotdelta.errors import ApplyError, ChainError, DamagedError
+from hotdelta.errors import ApplyError, ChainError, DamagedError, HotdeltaError
 from hotdelta.logs import event
 from loader.applier import Applier, FollowLimits
 from loader.chain_view import ChainView
@@ -52,6 +52,8 @@ class Follower:
         self._checks = checks or Checks()
         self._clock = clock
         self._staging = DeltaStaging(self._checks)
+        self.failure = ""
+        """Why the last way that was followed was not followed to its end, if a step failed."""
         self._applier = Applier(
             serving, chain, limits, staging=self._staging, wall_clock=wall_clock, after_swap=after_swap
         )
@@ -66,6 +68,7 @@ class Follower:
 
         False when not all were taken; what could not be used has been reported to the chain view.
         """
+        self.failure = ""
         with contextlib.ExitStack() as opened:
             return self._follow(list(steps), opened, on_update)
 
@@ -102,7 +105,7 @@ class Follower:
                 full = fulls[manifest.node] = self._open_full(manifest)
                 opened.callback(full.files.close)
         except DamagedError as error:
-            self._chain.report_broken(manifest, error)
+            self._report_broken(manifest, error)
             return False
         return True
 
@@ -117,11 +120,15 @@ class Follower:
                 else self._apply_full(manifest, fulls.get(manifest.node))
             )
         except (ChainError, ApplyError) as error:
-            self._chain.report_broken(manifest, error)
+            self._report_broken(manifest, error)
             self._applier.discard_staged()
             return None
         self._chain.report_used(manifest)
         return served
+
+    def _report_broken(self, manifest: Manifest, error: HotdeltaError) -> None:
+        self.failure = str(error)
+        self._chain.report_broken(manifest, error)
 
     def _try_undo(self, node: Node) -> Served | None:
         try:
@@ -130,6 +137,7 @@ class Follower:
             # Without a history the next plan leads through a full.
             event(logger, logging.ERROR, "updates cannot be undone", position=node, reason=error)
             self.history.clear()
+            self.failure = str(error)
             return None
 
     def _apply_full(self, manifest: Manifest, known: _OpenedFull | None) -> Served:

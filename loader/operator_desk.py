@@ -55,6 +55,7 @@ class OperatorDesk:
                 f"{position} is not before {live}, which is served",
                 hint="give an earlier position, or pin to stay",
             )
+        self._require_good(position)
         undone = self._chain.nodes_between(position, live.position) | {live}
         undone |= {node for node in self._follower.history.nodes if node.position > position}
         # What an earlier rollback undid stays bad too, until resumed.
@@ -80,10 +81,8 @@ class OperatorDesk:
         """Serve exactly this position, or what is served now, until resumed."""
         live = self._live.node
         wanted = position or live.position
-        bad = self._chain.orders.bad
-        if any(node.position == wanted for node in bad):
-            raise RequestError(f"{wanted} was rolled back", hint="resume first")
-        self._go_to(wanted, undone=bad)
+        self._require_good(wanted)
+        self._go_to(wanted, undone=self._chain.orders.bad)
         event(logger, logging.WARNING, "pinned", position=wanted)
         return self._live.node
 
@@ -109,6 +108,10 @@ class OperatorDesk:
         event(logger, logging.WARNING, "released from quarantine", position=position)
         served = self._serving.current
         return served.node if served else None
+
+    def _require_good(self, position: Position) -> None:
+        if any(node.position == position for node in self._chain.orders.bad):
+            raise RequestError(f"{position} was rolled back", hint="resume first")
 
     def _go_to(self, position: Position, *, undone: frozenset[Node]) -> None:
         orders = self._chain.orders
@@ -140,7 +143,7 @@ class OperatorDesk:
         self._follower.follow(found.steps, self._on_update)
         if self._live.node.position != position:
             raise ApplyError(
-                f"{position} could not be reached: {self._chain.unusable_after(self._live.node)}"
+                f"{position} could not be reached: {self._follower.failure}", hint=_LIST_POSITIONS
             )
 
     def _on_update(self, served: Served) -> bool:

@@ -22,7 +22,7 @@ def plan_to(
     if live is not None and live.position == pin:
         return Plan()
     for node in undoable:
-        if node.position == pin:
+        if node.position == pin and node not in excluded:
             return Plan((UndoTo(node),), node)
     until = [manifest for manifest in manifests if manifest.position <= pin]
     starts = (live, None) if live is not None and live.position < pin else (None,)

@@ -56,14 +56,19 @@ class SanityGate:
         return Accepted(manifest.node, accepted)
 
     def check_full(self, files: VerifiedFiles, schema: Schema) -> Accepted:
-        """A full may differ from the live state by any number of updates, so its changes are not looked at."""
-        manifest = files.manifest
+        """A full may differ from the live state by any number of updates, so its changes are not looked at.
+
+        Raises SanityError, or DamagedError when these are not the values of the files that were verified.
+        """
+        manifest, variables = files.manifest, measured_variables(schema)
         with BundleRows(files.prefix) as bundle:
-            accepted = {
-                spec.key: self._judge(manifest, spec, measure(whole_chunks(bundle, spec.key, spec)))
-                for spec in measured_variables(schema)
-            }
-        return Accepted(manifest.node, accepted)
+            measured = [measure(whole_chunks(bundle, spec.key, spec)) for spec in variables]
+        # Before anything is said of the values: a quarantine would outlast files that are put right again.
+        files.require_unchanged()
+        judged = zip(variables, measured, strict=True)
+        return Accepted(
+            manifest.node, {spec.key: self._judge(manifest, spec, figures) for spec, figures in judged}
+        )
 
     def forget_another_history(self, newest: Position | None) -> None:
         """Positions only grow: when the newest is older than what was accepted, that was something else."""

@@ -29,6 +29,8 @@ RETRY_SECONDS = 0.25
 STOP_SECONDS = 60.0
 _ALL_IS_WELL = Condition(State.FOLLOWING)
 _EXPORT_INCREMENTAL = "export with --save-incr-model to serve them"
+# Without the number of deltas, which is in the status: each of them would be a line in the log.
+_TAKES_FULLS = f"this export takes fulls only, so newer deltas are not applied; {_EXPORT_INCREMENTAL}"
 
 
 class Updater:
@@ -204,16 +206,14 @@ class Updater:
         """Without the incremental subgraph a newer full is loaded beside: slower and larger, but nobody waits."""
         found = self._chain.plan_from(served.node, served.model.metadata)
         if found.steps:
-            waiting = self._exports.reload()
-            if waiting:
+            if waiting := self._exports.reload():
                 return Condition(State.FOLLOWING, f"a newer full is on its way: {waiting}")
             served = self._serving.current or served
-        if self._chain.deltas_after(served.node):
-            self._tell_of_deltas(served.version.export_version)
-            # Without their number, which is in the status: each of them would be a line in the log.
-            reason = f"this export takes fulls only, so newer deltas are not applied; {_EXPORT_INCREMENTAL}"
-            return Condition(State.FOLLOWING, reason)
-        return self._at_rest(served, found.problem)
+        if not self._chain.deltas_after(served.node):
+            return self._at_rest(served, found.problem)
+        self._tell_of_deltas(served.version.export_version)
+        condition = self._at_rest(served, None)
+        return Condition(State.FOLLOWING, _TAKES_FULLS) if condition == _ALL_IS_WELL else condition
 
     def _at_rest(self, served: Served, problem: HotdeltaError | None) -> Condition:
         """How it stands when every step that could be taken was taken."""

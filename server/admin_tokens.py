@@ -71,6 +71,11 @@ def _parse(path: Path, number: int, line: str) -> tuple[str, str]:
             f"the token of {match[1]!r} in {path} has a colon in it",
             hint="make one with: openssl rand -hex 32",
         )
+    if not match[2].isascii():
+        raise ConfigurationError(
+            f"the token of {match[1]!r} in {path} is not ASCII, and clients send headers in many encodings",
+            hint="make one with: openssl rand -hex 32",
+        )
     if len(match[2]) < MIN_TOKEN_CHARACTERS:
         raise ConfigurationError(
             f"the token of {match[1]!r} in {path} is shorter than {MIN_TOKEN_CHARACTERS} characters",

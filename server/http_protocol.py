@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 RECEIVE_SECONDS = 30.0
 MAX_HEAD_BYTES = 64 * 1024
 
+_TOO_LARGE = f"the headers are larger than {MAX_HEAD_BYTES} bytes"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
@@ -54,7 +55,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
         if self._is_begun or self._head_bytes:
             self._be_patient()
         if self._is_head_due and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes")
+            self._refuse(431, _TOO_LARGE)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """True keeps our side open: he has asked completely, and waits for the answer."""
@@ -71,7 +72,14 @@ class JsonHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_head_due = False
+        # Most of what came may be body, so look closer.
+        if self._head_bytes > MAX_HEAD_BYTES and self._count_head() > MAX_HEAD_BYTES:
+            self._refuse(431, _TOO_LARGE)
+            raise ValueError(_TOO_LARGE)
         super().on_headers_complete()
+
+    def _count_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def on_message_complete(self) -> None:
         self._is_head_due, self._is_begun, self._head_bytes = True, False, 0
@@ -85,7 +93,9 @@ class JsonHttpProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg.rstrip("."))
+        # What was refused in the middle of parsing ends that with an error, too.
+        if not self.transport.is_closing():
+            self._refuse(400, msg.rstrip("."))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Only CONNECT comes here, and is refused as a method; uvicorn would advise to install WebSockets."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hotdelta.chain import names
 from hotdelta.chain.disk import Disk, write_durably
-from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.chain.manifest import MAX_MANIFEST_BYTES, Kind, Manifest
+from hotdelta.chain.verification import open_plainly
 from hotdelta.errors import ManifestError
 
 logger = logging.getLogger(__name__)
@@ -33,7 +35,9 @@ def list_fulls(directory: Path) -> list[str]:
     found = []
     for path in directory.glob(f"{names.FULL_STEM}*{names.MANIFEST_SUFFIX}"):
         with contextlib.suppress(OSError, ManifestError):
-            manifest = Manifest.from_json(path.read_bytes())
+            # Not path.open: a trainer would wait for ever for what comes out of a pipe.
+            with os.fdopen(open_plainly(path), "rb") as file:
+                manifest = Manifest.from_json(file.read(MAX_MANIFEST_BYTES + 1))
             found.append((manifest.position, manifest.prefix))
     return [prefix for _, prefix in sorted(found)]
 

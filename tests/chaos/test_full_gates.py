@@ -15,10 +15,11 @@ from loader.commit_files import VerifiedFiles, stamp_files, verify_files
 from loader.private_copy import PrivateCopies
 from tests.chaos.conftest import Prepared
 from tests.chaos.hostile import rewrite
-from tests.chaos.rig import FULL, NEWEST, NEXT, Rig, rig
+from tests.chaos.rig import FULL, NEWEST, NEXT, Rig, put, rig
 from tests.loader.step_model import answer, commit_paths, find_commit
 
 USERS = np.full((64, 4), 77.0, np.float32)
+GARBAGE = np.full((64, 4), 1e30, np.float32)
 ROW = 40
 
 Verify = Callable[[Path, Manifest], VerifiedFiles]
@@ -94,6 +95,27 @@ def test_a_full_whose_files_are_replaced_after_they_were_verified(only_full: Pre
     with looked(only_full, replacing(verify_files)) as ready:
         ready.require_truth(NEXT)
         assert ready.loader.status().reason
+
+
+def test_garbage_that_came_after_a_full_was_verified_is_not_held_against_it(only_full: Prepared) -> None:
+    """Its values would be, until an operator releases it; files that changed are looked at again."""
+    run_dir = only_full[0] / "run"
+    paths = commit_paths(run_dir, find_commit(run_dir, FULL, Kind.FULL))
+    contents = {path: path.read_bytes() for path in paths}
+    faults = iter([GARBAGE])
+
+    def verify_then_spoil_once(run_dir: Path, manifest: Manifest) -> VerifiedFiles:
+        verified = verify_files(run_dir, manifest)
+        for garbage in faults:
+            rewrite(run_dir, manifest, users=garbage)
+        return verified
+
+    with looked(only_full, verify_then_spoil_once) as ready:
+        ready.require_truth(NEXT)
+        for path, content in contents.items():
+            put(path, content)
+        ready.look()
+        ready.require_truth(NEWEST)
 
 
 def test_without_the_second_look_replaced_files_are_served(only_full: Prepared) -> None:

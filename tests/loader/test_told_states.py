@@ -1,0 +1,76 @@
+"""What a server says of itself is true in the corners, too: late fulls, fulls-only exports, refused orders."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import Kind, Position
+from hotdelta.errors import ApplyError, RequestError
+from loader import State
+from tests.loader.step_model import (
+    Trainer,
+    answer,
+    export,
+    find_commit,
+    serving,
+    serving_file,
+    wait_for_position,
+    wait_for_status,
+)
+
+StartTrainer = Callable[[], Trainer]
+FULL, READY = Position(1, 1), Position(1, 2)
+
+
+def test_deltas_are_counted_from_a_full_that_comes_after_its_closing_delta(
+    root: Path, train: StartTrainer
+) -> None:
+    """As every full does: it is written in the background, while deltas go on."""
+    with serving(root) as loader:
+        wait_for_position(loader, READY)
+        trainer = train()
+        full = trainer.train_full([1])
+        for deltas in (1, 2):
+            wait_for_position(loader, trainer.train([2]))
+            status = loader.status()
+            assert (status.base_full, status.deltas_since_full) == (full, deltas)
+
+
+def test_a_pinned_server_says_so_also_when_its_export_takes_fulls_only(
+    root: Path, train: StartTrainer
+) -> None:
+    shutil.rmtree(root / "export")
+    export(root / "run", root / "export", save_incr_model=False)
+    with serving(root) as loader:
+        wait_for_position(loader, READY)
+        loader.pin()
+        train().train()
+        status = wait_for_status(loader, lambda status: status.commits_behind == 1, "a delta is seen")
+        assert (status.state, status.pinned) == (State.PINNED, READY)
+
+
+def test_what_was_rolled_back_is_not_rolled_back_to(root: Path, train: StartTrainer) -> None:
+    """Also not when it could be undone to: the way back led through a full, and that can be undone."""
+    trainer = train()
+    bad = trainer.train([1])
+    with serving(root) as loader:
+        wait_for_position(loader, bad)
+        loader.rollback(READY)
+        later = trainer.train_full([2])
+        assert loader.pin(later).position == later
+        with pytest.raises(RequestError, match=f"{bad} was rolled back. resume first"):
+            loader.rollback(bad)
+        assert answer(loader)[1].position == later
+
+
+def test_an_order_that_fails_on_the_way_says_why(root: Path) -> None:
+    with serving(root) as loader:
+        wait_for_position(loader, READY)
+        serving_file(root / "run", find_commit(root / "run", FULL, Kind.FULL)).unlink()
+        with pytest.raises(ApplyError, match=r"could not be reached: .* cannot be read: No such file"):
+            loader.rollback(FULL)
+        assert answer(loader)[1].position == READY
