@@ -12,6 +12,7 @@ from hotdelta.chain import names
 from hotdelta.chain.schema import Schema
 from hotdelta.compat.v1.graph_writers import Uses, find_uses
 from hotdelta.compat.v1.lookup_strategy import DIV, find_strategy
+from hotdelta.compat.v1.recording import SCOPE
 from hotdelta.compat.v1.saved_variables import SavedVariable
 from hotdelta.compat.v1.served_variables import is_served, slot_owner
 from hotdelta.train.variables import ModelVariables, OtherVariable, RowVariable, Table, serving_schema
@@ -51,6 +52,13 @@ class GraphLayout:
         rows: list[RowVariable | OtherVariable] = [table.values for table in tables]
         served = sorted([*rows, *others], key=lambda item: item.key)
         return ModelVariables(tables, others, self._schema(serving_schema(served)))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the variables, and of the operations of the user that write to them."""
+        uses = [use for of_parts in self.uses.values() for use in of_parts]
+        writers = (writer.name for use in uses for writer in (*use.row_writers, *use.other_writers))
+        return frozenset({*self.uses, *(name for name in writers if not name.startswith(f"{SCOPE}/"))})
 
     def _schema(self, schema: Schema) -> Schema:
         """Which ids the rows of a table hold, where that is not simply their number, is part of the schema.

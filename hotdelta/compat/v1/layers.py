@@ -19,7 +19,7 @@ _v1 = _tf.compat.v1
 
 def dense(
     inputs: Any,
-    units: int,
+    units: float,
     activation: Any = None,
     use_bias: bool = True,
     kernel_initializer: Any = None,
@@ -35,13 +35,13 @@ def dense(
 ) -> Any:
     """A fully connected layer over the last axis: variables `<name>/kernel` and `<name>/bias`."""
     inputs = _tf.convert_to_tensor(inputs)
-    columns = int(inputs.shape[-1])
+    columns, units = _last_size(inputs), int(units)
     with _v1.variable_scope(name, "dense", reuse=reuse):
         kernel = _v1.get_variable(
             "kernel",
             [columns, units],
             inputs.dtype,
-            kernel_initializer,
+            _initializer(kernel_initializer),
             kernel_regularizer,
             trainable,
             constraint=kernel_constraint,
@@ -56,14 +56,14 @@ def dense(
                 "bias",
                 [units],
                 inputs.dtype,
-                bias_initializer or _v1.zeros_initializer(),
+                _initializer(bias_initializer or "zeros"),
                 bias_regularizer,
                 trainable,
                 constraint=bias_constraint,
             )
             outputs = _tf.nn.bias_add(outputs, bias)
         if activation is not None:
-            outputs = activation(outputs)
+            outputs = _activation(activation)(outputs)
         if activity_regularizer is not None:
             _v1.losses.add_loss(activity_regularizer(outputs), _v1.GraphKeys.REGULARIZATION_LOSSES)
         return outputs
@@ -132,20 +132,21 @@ def batch_normalization(
     inputs = _tf.convert_to_tensor(inputs)
     axis = int(axis[0] if isinstance(axis, list | tuple) and len(axis) == 1 else axis) % inputs.shape.rank
     size, others = int(inputs.shape[axis]), [each for each in range(inputs.shape.rank) if each != axis]
-    ones, zeros = _v1.ones_initializer(), _v1.zeros_initializer()
 
     def variable(key: str, initializer: Any, *, is_trained: bool = trainable, **options: Any) -> Any:
-        return _v1.get_variable(key, [size], inputs.dtype, initializer, trainable=is_trained, **options)
+        return _v1.get_variable(
+            key, [size], inputs.dtype, _initializer(initializer), trainable=is_trained, **options
+        )
 
     with _v1.variable_scope(name, "batch_normalization", reuse=reuse) as scope:
         # The moving averages are assigned as a whole, which a variable in parts cannot be.
         scope.set_partitioner(None)
         of_gamma = {"regularizer": gamma_regularizer, "constraint": gamma_constraint}
         of_beta = {"regularizer": beta_regularizer, "constraint": beta_constraint}
-        gamma = variable("gamma", gamma_initializer or ones, **of_gamma) if scale else None
-        beta = variable("beta", beta_initializer or zeros, **of_beta) if center else None
-        moving_mean = variable("moving_mean", moving_mean_initializer or zeros, is_trained=False)
-        moving_variance = variable("moving_variance", moving_variance_initializer or ones, is_trained=False)
+        gamma = variable("gamma", gamma_initializer or "ones", **of_gamma) if scale else None
+        beta = variable("beta", beta_initializer or "zeros", **of_beta) if center else None
+        moving_mean = variable("moving_mean", moving_mean_initializer or "zeros", is_trained=False)
+        moving_variance = variable("moving_variance", moving_variance_initializer or "ones", is_trained=False)
         batch_mean, batch_variance = _tf.nn.moments(inputs, others)
         for moving, batch in ((moving_mean, batch_mean), (moving_variance, batch_variance)):
             change = (_tf.identity(moving) - batch) * _tf.cast(1 - momentum, inputs.dtype)
@@ -161,6 +162,37 @@ def batch_normalization(
         )
         offset, factor = (None if part is None else _tf.reshape(part, shape) for part in (beta, gamma))
         return _tf.nn.batch_normalization(inputs, mean, variance, offset, factor, epsilon)
+
+
+def _last_size(inputs: Any) -> int:
+    size = inputs.shape.as_list()[-1] if inputs.shape.rank else None
+    if size is None:
+        raise ConfigurationError(
+            f"the last dimension of {inputs.name}, {inputs.shape}, is not known, so its layer has no size",
+            hint="set it: inputs.set_shape([None, columns])",
+        )
+    return int(size)
+
+
+def _activation(activation: Any) -> Any:
+    """TensorFlow 1 takes the name of a function, too."""
+    if not isinstance(activation, str):
+        return activation
+    found = _tf.identity if activation == "linear" else getattr(_tf.nn, activation, None)
+    return found if found is not None else _refuse_name("activation", activation)
+
+
+def _initializer(initializer: Any) -> Any:
+    """TensorFlow 1 takes the name of an initializer, too."""
+    if not isinstance(initializer, str):
+        return initializer
+    found = getattr(_v1.initializers, initializer, None)
+    is_initializer = isinstance(found, type) or initializer.startswith(("he_", "lecun_"))
+    return found() if found and is_initializer else _refuse_name("initializer", initializer)
+
+
+def _refuse_name(kind: str, name: str) -> Any:
+    raise ConfigurationError(f"there is no {kind} {name!r}", hint="give the function itself")
 
 
 def _choose(condition: Any, when_true: Any, when_false: Any) -> Any:

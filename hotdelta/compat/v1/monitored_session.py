@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.cluster_tasks import awaited_servers, own_task
 from hotdelta.compat.v1.reading_session import reading_scaffold
-from hotdelta.compat.v1.recording_hooks import RecordedTaskHook, RecordingHook, UnrecordedTaskHook
+from hotdelta.compat.v1.recording_hooks import RecordingHook, task_hook
 from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule, refuse_chain
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
@@ -84,10 +84,7 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         scaffold = reading_scaffold(str(checkpoint_dir or ""), [*hooks, *chief_only_hooks])
     is_incremental = getattr(scaffold, "incremental_save_restore", False)
     if servers:
-        task = own_task(master)
-        hooks.append(
-            RecordedTaskHook(task) if is_incremental else UnrecordedTaskHook(task, is_chief=is_chief)
-        )
+        hooks.append(task_hook(scaffold, own_task(master), is_chief=is_chief))
     make_session = partial(
         _stock_session,
         master=master,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from hotdelta.chain import state_file
 from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.compat.v1.session_creators import as_text
 
 v1 = tf.compat.v1
 
@@ -36,26 +36,6 @@ def checkpoint_directory(checkpoint: str) -> str:
     return checkpoint if "://" in checkpoint else str(Path(checkpoint).parent)
 
 
-class ChiefSessionCreator(tf.compat.v1.train.ChiefSessionCreator):
-    """tf.train.ChiefSessionCreator. Its own scaffold restores fulls only, and says so when deltas follow."""
-
-    def __init__(
-        self,
-        scaffold: Any = None,
-        master: str = "",
-        config: Any = None,
-        checkpoint_dir: str | Path | None = None,
-        checkpoint_filename_with_path: str | Path | None = None,
-    ) -> None:
-        super().__init__(
-            scaffold or Scaffold(),
-            master,
-            config,
-            _as_text(checkpoint_dir),
-            _as_text(checkpoint_filename_with_path),
-        )
-
-
 class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
     """tf.train.SingularMonitoredSession. With neither scaffold nor a hook that saves it reads the newest delta."""
 
@@ -69,13 +49,9 @@ class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):
         stop_grace_period_secs: float = 120,
         checkpoint_filename_with_path: str | Path | None = None,
     ) -> None:
-        directory, path = _as_text(checkpoint_dir), _as_text(checkpoint_filename_with_path)
+        directory, path = as_text(checkpoint_dir), as_text(checkpoint_filename_with_path)
         if scaffold is None and not master:
             scaffold = reading_scaffold(checkpoint_directory(path) if path else directory, hooks or ())
         super().__init__(
             hooks, scaffold or Scaffold(), master, config, directory, stop_grace_period_secs, path
         )
-
-
-def _as_text(path: str | Path | None) -> str | None:
-    return os.fspath(path) if path else None

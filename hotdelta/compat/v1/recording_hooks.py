@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -27,12 +28,21 @@ def fetched_recorders(run_context: Any) -> list[tf.Operation]:
     if graph is None or not graph.recorders:
         return []
     found = []
-    for fetch in tf.nest.flatten(run_context.original_args.fetches):
+    for fetch in _leaves(run_context.original_args.fetches):
         name = fetch if isinstance(fetch, str) else getattr(fetch, "name", "")
         recorder = graph.recorders.get(str(name).partition(":")[0])
         if recorder is not None:
             found.append(recorder)
     return found
+
+
+def _leaves(fetches: Any) -> Iterator[Any]:
+    """A Session takes dictionaries with any keys, tf.nest only those with keys that can be sorted."""
+    if isinstance(fetches, Mapping | list | tuple):
+        for each in fetches.values() if isinstance(fetches, Mapping) else fetches:
+            yield from _leaves(each)
+    else:
+        yield from tf.nest.flatten(fetches)
 
 
 class RecordedTaskHook(tf.compat.v1.train.SessionRunHook):
@@ -84,3 +94,10 @@ class UnrecordedTaskHook(tf.compat.v1.train.SessionRunHook):
                 "the chief writes deltas, and this task does not record which rows it changes",
                 hint="give every worker the incremental interval, or the incremental scaffold, of the chief",
             )
+
+
+def task_hook(scaffold: Any, task: str | None, *, is_chief: bool) -> RecordedTaskHook | UnrecordedTaskHook:
+    """For a task of a cluster, as its scaffold says."""
+    if getattr(scaffold, "incremental_save_restore", False):
+        return RecordedTaskHook(task)
+    return UnrecordedTaskHook(task, is_chief=is_chief)

@@ -16,6 +16,8 @@ from hotdelta.train.schedule import Progress, SaveEvery, SavePolicy
 DEFAULT_KEEP = 5
 # What tf.train has in place of "never".
 NEVER_HOURS = 10000
+# tf.train.Saver looks for files by pattern before it restores them.
+_PATTERN_CHARACTERS = frozenset("*?[\\")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def find_schedule(
 ) -> SaveSchedule | None:
     """`full` and `delta` are intervals in seconds and in steps. None: no interval for deltas, so there is no chain.
 
-    Raises ConfigurationError when a config and intervals are given, or a directory that is not on a file system.
+    Raises ConfigurationError when a config and intervals are given, or a directory that is no path.
     """
     if isinstance(checkpoint, CheckpointConfig):
         if any(interval is not None for interval in (*full, *delta)):
@@ -55,7 +57,7 @@ def find_schedule(
         return _of_config(checkpoint)
     if delta == (None, None):
         return None
-    _refuse_address(checkpoint)
+    _check_directory(checkpoint)
     return SaveSchedule(
         Path(checkpoint),
         to_interval(*full),
@@ -110,16 +112,21 @@ def refuse_chain(directory: str) -> None:
         )
 
 
-def _refuse_address(directory: str | Path) -> None:
+def _check_directory(directory: str | Path) -> None:
     if "://" in str(directory):
         raise ConfigurationError(
             f"{directory} is an address, and a chain needs a directory that the system has mounted",
             hint="mount it, and give its path",
         )
+    if set(str(directory)) & _PATTERN_CHARACTERS:
+        raise ConfigurationError(
+            f"TensorFlow takes {str(directory)!r} for a pattern, and would not find the checkpoints that are there",
+            hint="use a directory without any of " + " ".join(sorted(_PATTERN_CHARACTERS)),
+        )
 
 
 def _of_config(config: CheckpointConfig) -> SaveSchedule:
-    _refuse_address(config.checkpoint_dir)
+    _check_directory(config.checkpoint_dir)
     if config.epoch_interval != 1:
         raise ConfigurationError(
             f"epoch_interval is {config.epoch_interval}, but a Session knows steps only, no epochs",

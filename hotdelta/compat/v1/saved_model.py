@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as _tensorflow
@@ -12,7 +13,7 @@ from exporter.export import ExportOptions
 from hotdelta.compat.v1.graph_export import GraphSignature, export_session, refuse_text, signatures_of
 from hotdelta.errors import ConfigurationError
 
-__all__ = ["Builder", "simple_save"]
+__all__ = ["Builder", "builder", "simple_save"]
 
 _v1 = _tensorflow.compat.v1
 
@@ -53,6 +54,10 @@ class Builder:
         session, signatures = self._given
         path = export_session(session, signatures, self._target, self._options)
         return str(path / "saved_model.pb").encode()
+
+
+# The older name of it: tf.saved_model.builder.SavedModelBuilder.
+builder = SimpleNamespace(SavedModelBuilder=Builder)
 
 
 def simple_save(

@@ -124,6 +124,10 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         self._tell(session, self._chain.finish(session))
         if step != self._saved_step:
             self._save(session, step)
+        else:
+            # An operation that counts no step may have written since the last step was saved.
+            self._begin_delta(session, step)
+            self._tell(session, self._chain.finish(session))
         for listener in self._listeners:
             listener.end(session, step)
         _prepared(session).end_recording(session)

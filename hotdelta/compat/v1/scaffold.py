@@ -10,7 +10,7 @@ import tensorflow as tf
 from hotdelta.compat.v1.open_chains import wait_for_writes
 from hotdelta.compat.v1.restoring import refresh_state_file
 from hotdelta.compat.v1.saver import Saver
-from hotdelta.compat.v1.training_graph import watch_assigns
+from hotdelta.compat.v1.training_graph import training_graph_of, watch_assigns
 from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1
@@ -30,15 +30,27 @@ class Scaffold(tf.compat.v1.train.Scaffold):
         super().__init__(*args, **kwargs)
         self.incremental_save_restore = incremental_save_restore
         self.chain_dir: Path | None = None
+        self._graph: Any = None
         if incremental_save_restore and self._saver is not None:
             require_incremental(self._saver)
 
     def finalize(self) -> Scaffold:
-        """Called before each Session is made and restored, also before one that takes the place of a lost one."""
+        """Called before each Session is made and restored, also before one that takes the place of a lost one.
+
+        Whoever runs a step that finds the Session lost may have another default graph by then.
+        """
         if self.chain_dir is not None:
             wait_for_writes(self.chain_dir)
             refresh_state_file(self.chain_dir)
-        graph = v1.get_default_graph()
+        self._graph = self._graph or v1.get_default_graph()
+        with self._graph.as_default():
+            return self._finalize(self._graph)
+
+    def _finalize(self, graph: Any) -> Scaffold:
+        prepared = training_graph_of(graph)
+        if prepared is not None:
+            # That was another Session, perhaps of another directory.
+            prepared.restored = None
         if graph.finalized:
             return self._finalized()
         if self._saver is None:

@@ -8,10 +8,13 @@ import tensorflow as _tensorflow
 
 from hotdelta.compat.v1.cluster_tasks import Server
 from hotdelta.compat.v1.monitored_session import MonitoredTrainingSession
-from hotdelta.compat.v1.reading_session import ChiefSessionCreator, SingularMonitoredSession
+from hotdelta.compat.v1.reading_session import SingularMonitoredSession
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, CheckpointSaverListener
 from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.compat.v1.session_creators import ChiefSessionCreator, WorkerSessionCreator
+from hotdelta.compat.v1.supervisor import Supervisor
+from hotdelta.compat.v1.warm_starts import init_from_checkpoint, warm_start
 
 __all__ = [
     "CheckpointSaverHook",
@@ -22,6 +25,10 @@ __all__ = [
     "Scaffold",
     "Server",
     "SingularMonitoredSession",
+    "Supervisor",
+    "WorkerSessionCreator",
+    "init_from_checkpoint",
+    "warm_start",
 ]
 
 

@@ -5,7 +5,6 @@ Built once, when the scaffold is finalized: every operation of the user is there
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,12 +28,13 @@ from hotdelta.compat.v1.recording_roll import RecordingRoll
 from hotdelta.compat.v1.saved_variables import Part, SavedVariable, is_remote
 from hotdelta.compat.v1.session_values import RowOperations, ValueOperations
 from hotdelta.compat.v1.shard_delta import ShardDelta, ShardMember
+from hotdelta.errors import ConfigurationError
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import ModelVariables, Table
 
 _REMEDY = (
     "train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer), outside of tf.cond, "
-    "and without a moving average of it"
+    "and without a regularizer or a moving average of it"
 )
 
 
@@ -69,7 +69,7 @@ class TrainingGraph:
     """`restored` is the node that the newest restore of a Session of this graph put it to.
 
     `all_touched` marks every row of the tables that record. `shards`: how parameter servers write their own rows; None
-    when one process has all of them. `roll`: who else trains; None when no other process could.
+    when one process has all of them. `roll`: who else trains; None when no other process could. `names`: what it knows.
     """
 
     variables: ModelVariables
@@ -81,6 +81,7 @@ class TrainingGraph:
     recorders: dict[str, tf.Operation]
     shards: ShardDelta | None
     roll: RecordingRoll | None
+    names: frozenset[str]
     restored: Node | None = field(default=None)
 
     @property
@@ -132,20 +133,25 @@ def table_records(tables: Sequence[GraphTable], rows: Mapping[str, int]) -> dict
     }
 
 
-_graphs: weakref.WeakKeyDictionary[Any, TrainingGraph] = weakref.WeakKeyDictionary()
+# Of a graph: a dictionary would keep every graph, because what it holds refers to the graph.
+_ATTRIBUTE = "_hotdelta_training_graph"
 
 
 def training_graph_of(graph: Any) -> TrainingGraph | None:
-    return _graphs.get(graph)
+    return getattr(graph, _ATTRIBUTE, None)
 
 
 def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
-    """Add recorders and operations to the default graph; the second call for a graph returns the first's answer."""
+    """Add recorders and operations to the default graph; the second call for a graph returns the first's answer.
+
+    Raises ConfigurationError when the graph has grown meanwhile.
+    """
     graph = tf.compat.v1.get_default_graph()
-    known = _graphs.get(graph)
-    if known is not None:
-        return known
     layout = find_layout(saved)
+    known = training_graph_of(graph)
+    if known is not None:
+        _refuse_new(layout.names - known.names)
+        return known
     variables = layout.variables
     recorders: dict[str, tf.Operation] = {}
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(SCOPE):
@@ -160,8 +166,9 @@ def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
             recorders,
             _shards(tables),
             RecordingRoll() if any(is_remote(part.variable.device) for part in _parts(saved)) else None,
+            layout.names,
         )
-    _graphs[graph] = prepared
+    setattr(graph, _ATTRIBUTE, prepared)
     return prepared
 
 
@@ -175,6 +182,14 @@ def watch_assigns(graph: TrainingGraph, *, except_for: Collection[str]) -> None:
             for assign in assigns:
                 if assign.name not in except_for:
                     graph.recorders[assign.name] = mark_when_assigned(flags, assign)
+
+
+def _refuse_new(names: Collection[str]) -> None:
+    if names:
+        raise ConfigurationError(
+            f"{', '.join(sorted(names))}: not there when the graph was made ready for deltas, and not recorded",
+            hint="build everything before the first Session that saves or restores deltas, or build a new graph",
+        )
 
 
 def _table(layout: TableLayout, graph: GraphLayout, recorders: dict[str, tf.Operation]) -> GraphTable:

@@ -36,7 +36,9 @@ def classifier(model_dir: str | None, hidden: int = 10) -> Any:
         hidden_units=[hidden, hidden],
         n_classes=3,
         model_dir=model_dir,
-        config=tf.estimator.RunConfig(save_checkpoints_secs=20 * 60, keep_checkpoint_max=10),
+        config=tf.estimator.RunConfig(
+            save_checkpoints_secs=20 * 60, keep_checkpoint_max=10, tf_random_seed=1
+        ),
     )
 
 

@@ -1,0 +1,27 @@
+"""tf.train.init_from_checkpoint and tf.train.warm_start: they read a full, and say so when deltas follow it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.compat.v1.restoring import warn_of_deltas
+
+v1 = tf.compat.v1
+
+
+def init_from_checkpoint(ckpt_dir_or_file: str | Path, assignment_map: Any) -> None:
+    v1.train.init_from_checkpoint(_read(ckpt_dir_or_file), assignment_map)
+
+
+def warm_start(ckpt_to_initialize_from: str | Path, *args: Any, **kwargs: Any) -> None:
+    v1.train.warm_start(_read(ckpt_to_initialize_from), *args, **kwargs)
+
+
+def _read(checkpoint: str | Path) -> str:
+    path = os.fspath(checkpoint)
+    warn_of_deltas(tf.train.latest_checkpoint(path) if Path(path).is_dir() else path)
+    return path

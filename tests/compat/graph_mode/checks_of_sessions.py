@@ -1,0 +1,187 @@
+"""Sessions that are used in other ways than one for each graph and one save at the end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hotdelta.compat.v1 as tf
+from hotdelta.chain import Kind
+from hotdelta.errors import ConfigurationError
+from tests.compat.chain_states import manifests, newest_state
+from tests.compat.graph_mode.local_cluster import fresh_cluster
+from tests.compat.graph_mode.small_graphs import (
+    Build,
+    assert_same_bits,
+    build_model,
+    live_state,
+    monitored,
+    new_graph,
+    train,
+)
+
+
+def leave_deltas(directory: Path) -> None:
+    """As a trainer that was killed does."""
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with suppress(ZeroDivisionError), monitored(directory) as session:
+            train(session, model, [[1], [2]])
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", ["touched", "changed"])
+def test_what_is_written_after_the_last_step_was_saved_is_in_a_last_delta(tmp_path: Path, kind: str) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        write = (
+            tf.scatter_update(model.table, [2], tf.zeros([1, 4]))
+            if kind == "touched"
+            else tf.assign(model.table, model.table * 0.5)
+        )
+        with monitored(tmp_path, save_checkpoint_steps=1) as session:
+            train(session, model, [[1], [2]])
+            session.run(write)
+            last = live_state(session._tf_sess())
+    assert_same_bits(newest_state(tmp_path), last)
+    newest = manifests(tmp_path)[-1]
+    assert (newest.kind, newest.step, newest.tables["table"].tracking) == (Kind.DELTA, 2, kind)
+
+
+def test_a_graph_that_was_trained_before_starts_a_chain_elsewhere(tmp_path: Path) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        for directory, steps in (("one", 2), ("one", 4), ("two", 2)):
+            with monitored(tmp_path / directory) as session:
+                train(session, model, [[1], [2]])
+                last = live_state(session._tf_sess())
+            assert_same_bits(newest_state(tmp_path / directory), last)
+            assert int(last["global_step"]) == steps
+
+
+def test_a_graph_that_grows_after_it_was_made_ready_for_deltas_is_refused(tmp_path: Path) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path) as session:
+            train(session, model, [[1]])
+        tf.train.GradientDescentOptimizer(0.1).minimize(model.loss, global_step=model.step)
+        with pytest.raises(ConfigurationError, match="ScatterSub: not there when the graph"):
+            monitored(tmp_path)
+
+
+def test_a_supervisor_does_not_go_on_with_a_chain_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave_deltas(tmp_path)
+    with new_graph():
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with pytest.raises(ConfigurationError, match="holds a chain"):
+            tf.train.Supervisor(logdir=str(tmp_path))
+    with new_graph(), caplog.at_level(logging.WARNING, "hotdelta"):
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        reader = tf.train.Supervisor(logdir=str(tmp_path), save_model_secs=0, summary_writer=None)
+        with reader.managed_session():
+            pass
+    assert "only a Saver with incremental_save_restore=True restores them" in caplog.text
+
+
+@pytest.mark.parametrize("start", ["init_from_checkpoint", "warm_start"])
+def test_a_warm_start_says_which_deltas_it_does_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: str
+) -> None:
+    leave_deltas(tmp_path)
+    with new_graph(), caplog.at_level(logging.WARNING, "hotdelta"):
+        build_model(Build())
+        if start == "warm_start":
+            tf.train.warm_start(tmp_path, vars_to_warm_start="table")
+        else:
+            tf.train.init_from_checkpoint(str(tmp_path), {"table": "table"})
+    assert "an old state is read" in caplog.text
+
+
+def test_fetches_may_have_keys_of_any_kind(tmp_path: Path) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path, save_incremental_checkpoint_steps=1) as session:
+            assert session.run({1: model.step, "train": [model.train]}, {model.ids: [3]})[1] in (0, 1)
+            last = live_state(session._tf_sess())
+    assert_same_bits(newest_state(tmp_path), last)
+
+
+def test_a_directory_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="for a pattern"):
+        monitored(tmp_path / "run[1]")
+
+
+class LosesItsSession(tf.train.SessionRunHook):
+    """After the third step, once."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        self._steps += 1
+        if self._steps == 3:
+            raise tf.errors.AbortedError(None, None, "the Session is lost")
+
+
+def test_a_session_that_was_lost_is_made_anew_from_any_default_graph(tmp_path: Path) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        session = monitored(tmp_path, hooks=[LosesItsSession()])
+    with new_graph():
+        train(session, model, [[1], [2], [3], [4], [5]])
+        last = live_state(session._tf_sess())
+        session.close()
+    assert_same_bits(newest_state(tmp_path), last)
+    assert int(last["global_step"]) == 5
+
+
+def test_a_graph_that_was_trained_is_not_kept(tmp_path: Path) -> None:
+    graphs = []
+    for _ in range(2):
+        with new_graph():
+            graphs.append(weakref.ref(tf.get_default_graph()))
+            model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+            with monitored(tmp_path) as session:
+                train(session, model, [[1]])
+            del model, session
+    gc.collect()
+    assert graphs[0]() is None
+
+
+def test_a_worker_made_by_hand_that_does_not_record_is_refused(tmp_path: Path) -> None:
+    cluster = fresh_cluster()
+    with new_graph():
+        with cluster.device():
+            model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        chief = monitored(tmp_path, master=cluster.target, save_incremental_checkpoint_steps=1)
+    with new_graph():
+        with cluster.device():
+            build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        creator = tf.train.WorkerSessionCreator(master=cluster.targets[1])
+        with pytest.raises(ConfigurationError, match="does not record"):
+            tf.train.MonitoredSession(creator)
+    with new_graph():
+        with cluster.device():
+            other = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        scaffold = tf.train.Scaffold(incremental_save_restore=True)
+        worker = tf.train.MonitoredSession(tf.train.WorkerSessionCreator(scaffold, cluster.targets[1]))
+        worker.run(other.train, {other.ids: [9]})
+    train(chief, model, [[1]])
+    assert_same_bits(newest_state(tmp_path), live_state(chief._tf_sess()))
+    assert [delta.tables["table"].rows_changed for delta in manifests(tmp_path, Kind.DELTA)] == [2]
+    worker.close()
+    chief.close()
+
+
+def test_the_longer_name_of_tensorflow_1_is_the_same() -> None:
+    assert tf.compat.v1.train.MonitoredTrainingSession is tf.train.MonitoredTrainingSession
+    assert tf.compat.v1.placeholder is tf.placeholder
+    assert tf.compat.as_bytes("text") == b"text"
