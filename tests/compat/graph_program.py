@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.compat.cluster_program import run_task
+from tests.compat import cluster_program, estimator_task
 from tests.forks import serve_forks
 
 
@@ -20,4 +20,4 @@ def check(path: str, profile: str) -> None:
 
 
 if __name__ == "__main__":
-    serve_forks({"check": check, "cluster": run_task})
+    serve_forks({"check": check, "cluster": cluster_program.run_task, "estimator": estimator_task.run_task})

@@ -1,4 +1,4 @@
-"""From an Estimator in one process to our server over HTTP in another, by deltas."""
+"""From train_and_evaluate in one process to our server over HTTP in another, by deltas."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NUM_IDS = 30
 
 
 class EstimatorProgram(Program):
-    def __init__(self, model_dir: Path, export_dir: Path, errors: Path) -> None:
-        super().__init__("tests.compat.estimator_program", str(model_dir), str(export_dir), errors=errors)
+    def __init__(self, model_dir: Path, errors: Path) -> None:
+        super().__init__("tests.compat.estimator_program", str(model_dir), errors=errors)
 
     def train(self) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -32,9 +32,13 @@ def ask(server: Server, position: str) -> dict[str, Any]:
     return {"position": answer["version"]["position"], "bits": scores.view(np.uint32).tolist()}
 
 
-def test_what_an_estimator_trains_is_served_by_deltas(tmp_path: Path) -> None:
-    trainer = EstimatorProgram(tmp_path / "model", tmp_path / "export", tmp_path / "trainer.log")
-    server = Server(tmp_path / "export", tmp_path / "model", tmp_path / "server.log")
+def test_what_an_estimator_trains_and_exports_at_the_end_of_an_evaluation_is_served_by_deltas(
+    tmp_path: Path,
+) -> None:
+    model_dir = tmp_path / "model"
+    export_dir = model_dir / "export" / "served"
+    trainer = EstimatorProgram(model_dir, tmp_path / "trainer.log")
+    server = Server(export_dir, model_dir, tmp_path / "server.log")
     try:
         first = trainer.train()
         server.wait_until_ready()
@@ -43,7 +47,7 @@ def test_what_an_estimator_trains_is_served_by_deltas(tmp_path: Path) -> None:
             trained = trainer.train()
             assert trained["bits"] != first["bits"]
             assert ask(server, trained["position"]) == trained
-        assert server.version()["export_version"] == int(next((tmp_path / "export").glob("[0-9]*")).name)
+        assert server.version()["export_version"] == int(next(export_dir.glob("[0-9]*")).name)
         assert server.said.count("loading export") == 1
     finally:
         server.kill()

@@ -103,9 +103,6 @@ def test_a_spec_is_replaced_as_a_namedtuple_is() -> None:
 
 
 def test_what_tf_estimator_has_no_more_says_what_to_do() -> None:
-    for name in ("train_and_evaluate", "TrainSpec", "EvalSpec"):
-        with pytest.raises(AttributeError, match=rf"{name} is not here.*max_steps.* in turn"):
-            getattr(tf.estimator, name)
     with pytest.raises(AttributeError, match=r"DNNRegressor is not here.*model function"):
         tf.estimator.DNNRegressor  # noqa: B018
     assert not hasattr(tf.estimator, "LinearClassifier")

@@ -1,6 +1,6 @@
 """Estimators: the classic walk-through, incremental training, evaluation at the newest delta, and export.
 
-And the examples of docs/tf1.md, which need one.
+And the examples of docs/tf1.md, which need one; the last of them is run by estimator_program.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def test_the_examples_of_the_page_run_as_they_are_printed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     page = [block for block in blocks_of(ROOT / "docs" / "tf1.md") if block.info == PYTHON]
-    imported, direct, hooked, configured, exported = page
+    imported, direct, hooked, configured, exported, _ = page
     scope: dict[str, Any] = {}
     imported.run(scope, {})
     shorter = {"range(100)": "range(3)"}

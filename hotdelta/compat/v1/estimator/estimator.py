@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.estimator.export_job import ExportJob
+from hotdelta.compat.v1.estimator.export_job import ExportJob, refuse_extras
 from hotdelta.compat.v1.estimator.inference import (
     run_evaluation,
     run_prediction,
@@ -23,7 +23,6 @@ from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
 from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, to_settings, warm_start
-from hotdelta.compat.v1.graph_export import refuse_text
 from hotdelta.compat.v1.restoring import find_point, highest_step
 from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.errors import ConfigurationError
@@ -166,11 +165,7 @@ class Estimator:
         With `save_incr_model` it can take deltas, otherwise only full checkpoints. `allow_whole_table_reads`: the keys
         of tables that predictions may read whole.
         """
-        refuse_text(as_text)
-        if assets_extra:
-            raise ConfigurationError(
-                "assets_extra cannot be exported here", hint="put these files beside the SavedModel"
-            )
+        refuse_extras(assets_extra, as_text=as_text)
         path = self._existing_checkpoint(checkpoint_path)
         job = ExportJob(Path(self._model_dir), path, checkpoint_path is None, tuple(allow_whole_table_reads))
         with v1.Graph().as_default():

@@ -13,7 +13,7 @@ from exporter.export import ExportOptions
 from hotdelta.chain.scan import Scanner
 from hotdelta.compat.v1.estimator.export import ServingInputReceiver, signature_outputs
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
-from hotdelta.compat.v1.graph_export import GraphSignature, export_chain, export_session
+from hotdelta.compat.v1.graph_export import GraphSignature, export_chain, export_session, refuse_text
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.errors import ConfigurationError
 
@@ -31,12 +31,8 @@ class ExportJob:
         self, receiver: ServingInputReceiver, spec: EstimatorSpec, export_dir: Path, *, save_incr_model: bool
     ) -> Path:
         """Of the default graph. Raises ConfigurationError when there is nothing incremental to export."""
-        has_chain = bool(Scanner(self.model_dir).scan().manifests)
-        if save_incr_model and not has_chain:
-            raise ConfigurationError(
-                f"{self.model_dir} holds no deltas and will never get any, so there is nothing incremental to export",
-                hint="train with RunConfig(save_incremental_checkpoint_secs=...) or an incremental CheckpointSaverHook",
-            )
+        if save_incr_model:
+            require_chain(self.model_dir)
         signatures = {
             name: GraphSignature(receiver.receiver_tensors, outputs)
             for name, outputs in signature_outputs(spec).items()
@@ -46,7 +42,7 @@ class ExportJob:
             version=_free_version(export_dir),
             allow_whole_table_reads=self.allow_whole_table_reads,
         )
-        if has_chain and self.is_newest:
+        if self.is_newest and _has_chain(self.model_dir):
             return export_chain(signatures, self.model_dir, export_dir, options)
         return self._export_checkpoint(signatures, export_dir, options)
 
@@ -55,6 +51,28 @@ class ExportJob:
             session.run(tf.compat.v1.tables_initializer())
             Saver(sharded=True).restore(session, self.checkpoint_path)
             return export_session(session, signatures, export_dir / str(options.version), options)
+
+
+def require_chain(model_dir: Path) -> None:
+    """Raises ConfigurationError when training leaves no deltas there."""
+    if not _has_chain(model_dir):
+        raise ConfigurationError(
+            f"{model_dir} holds no deltas and will never get any, so there is nothing incremental to export",
+            hint="train with RunConfig(save_incremental_checkpoint_secs=...) or an incremental CheckpointSaverHook",
+        )
+
+
+def refuse_extras(assets_extra: Any, *, as_text: bool) -> None:
+    """What tf.estimator could add to an export."""
+    refuse_text(as_text)
+    if assets_extra:
+        raise ConfigurationError(
+            "assets_extra cannot be exported here", hint="put these files beside the SavedModel"
+        )
+
+
+def _has_chain(model_dir: Path) -> bool:
+    return bool(Scanner(model_dir).scan().manifests)
 
 
 def _free_version(export_dir: Path) -> int:

@@ -21,6 +21,9 @@ def open_session(scaffold: Any, checkpoint_path: str, *, hooks: Sequence[Any], c
     if scaffold is None:
         has_chain = bool(Scanner(Path(checkpoint_path).parent).scan().manifests)
         scaffold = Scaffold(incremental_save_restore=has_chain)
+    # A model function may make a saving hook in every mode. Who only reads must not write the file `checkpoint`: the
+    # trainer may be doing so.
+    scaffold.chain_dir = None
     creator = v1.train.ChiefSessionCreator(
         scaffold, config=config, checkpoint_filename_with_path=checkpoint_path
     )

@@ -24,6 +24,7 @@ from hotdelta.train.checkpoint_config import CheckpointConfig
 _UNSET: Any = object()
 
 DEFAULT_SAVE_SECONDS = 600
+_CHIEFS = ("chief", "master")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class RunConfig:
     device_fn: Any = None
     save_incremental_checkpoint_secs: float | None = None
     save_incremental_checkpoint_steps: int | None = None
+    experimental_max_worker_delay_secs: float | None = None
     _checkpoint: CheckpointConfig | None = None
-    _cluster: dict[str, Any] = field(default_factory=lambda: json.loads(os.environ.get("TF_CONFIG", "{}")))
+    _cluster: dict[str, Any] = field(default_factory=lambda: json.loads(os.environ.get("TF_CONFIG") or "{}"))
 
     def __post_init__(self) -> None:
         if isinstance(self.model_dir, CheckpointConfig):
@@ -126,8 +128,11 @@ class RunConfig:
 
     @property
     def is_chief(self) -> bool:
-        has_chief = "chief" in self._cluster.get("cluster", {})
-        return self.task_type in ("chief", "master") or (not has_chief and self.task_id == 0)
+        """In a cluster without a chief the first worker is it."""
+        has_chief = any(job in self._cluster.get("cluster", {}) for job in _CHIEFS)
+        return self.task_type in _CHIEFS or (
+            not has_chief and (self.task_type, self.task_id) == ("worker", 0)
+        )
 
     @property
     def num_ps_replicas(self) -> int:
@@ -136,13 +141,41 @@ class RunConfig:
     @property
     def num_worker_replicas(self) -> int:
         cluster = self._cluster.get("cluster", {})
-        return len(cluster.get("worker", ())) + len(cluster.get("chief", ())) or 1
+        return sum(len(cluster.get(job, ())) for job in ("worker", *_CHIEFS)) or 1
 
     @property
     def master(self) -> str:
-        """The server of this task, which the program has started; empty without a cluster."""
-        addresses = self._cluster.get("cluster", {}).get(self.task_type, ())
-        return f"grpc://{addresses[self.task_id]}" if addresses else ""
+        """The server of this task, which the program or train_and_evaluate has started; empty without other tasks."""
+        tasks = self._tasks
+        is_alone = sum(len(addresses) for addresses in tasks.values()) < 2
+        addresses = tasks.get(self.task_type, ())
+        return f"grpc://{addresses[self.task_id]}" if addresses and not is_alone else ""
+
+    @property
+    def _tasks(self) -> dict[str, list[str]]:
+        """The addresses of those that train; an evaluator does not, and stands beside the cluster."""
+        cluster = self._cluster.get("cluster", {})
+        return {job: addresses for job, addresses in cluster.items() if job != "evaluator"}
+
+    def check_task(self) -> None:
+        """Raises ConfigurationError when TF_CONFIG does not say which task of what cluster this is."""
+        tasks, job, index = self._tasks, self.task_type, self.task_id
+        known = {**{name: len(addresses) for name, addresses in tasks.items()}, "evaluator": 1}
+        if "type" not in self._cluster.get("task", {}) or not 0 <= index < known.get(job, 0):
+            raise ConfigurationError(
+                f"TF_CONFIG says that this is the task {self._cluster.get('task')} of {known}",
+                hint='give "task": {"type": ..., "index": ...}, counted from 0; there is one evaluator at most',
+            )
+        if set(tasks) - {"worker", "ps", *_CHIEFS} or sum(known.get(name, 0) for name in _CHIEFS) > 1:
+            raise ConfigurationError(
+                f"TF_CONFIG has a cluster of {known}",
+                hint="give one chief (or master), and any number of worker and ps",
+            )
+        if self.num_worker_replicas > 1 and not self.num_ps_replicas:
+            raise ConfigurationError(
+                f"TF_CONFIG has {self.num_worker_replicas} that train, and no ps to hold what they share",
+                hint='add "ps" to the cluster',
+            )
 
     def replace(self, **changes: Any) -> RunConfig:
         """A copy; giving one interval for full checkpoints takes the other away."""

@@ -14,6 +14,7 @@ from hotdelta.compat.v1.recording_hooks import RecordingHook
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1
 
@@ -38,7 +39,13 @@ def run_training(
     chief_hooks = list(spec.training_chief_hooks or ())
     if config.is_saving and not _saving_hooks([*all_hooks, *chief_hooks]):
         chief_hooks.append(_saver_hook(config, scaffold))
-    for hook in _saving_hooks([*all_hooks, *chief_hooks]):
+    saving_hooks = _saving_hooks([*all_hooks, *chief_hooks])
+    if listeners and not saving_hooks:
+        raise ConfigurationError(
+            "saving_listeners would never be called: nothing is saved",
+            hint="set save_checkpoints_secs or save_checkpoints_steps in RunConfig",
+        )
+    for hook in saving_hooks:
         hook._listeners = [*hook._listeners, *listeners]
     with MonitoredTrainingSession(
         master=config.master,
