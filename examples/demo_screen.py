@@ -72,13 +72,18 @@ def note(seconds: float, text: str) -> str:
 
 
 def line(seconds: float, reading: Reading, update: Update | None) -> str:
-    lag = f"{update.lag_ms:6.1f}" if update else f"{'-':>6}"
+    lag = f"{_milliseconds(update.lag_ms):>6}" if update else f"{'-':>6}"
     rows = f"{update.rows:6,}" if update else f"{'-':>6}"
     taste = f"{track(reading)} S{reading.predicted:.2f} T{reading.true:.2f}"
     return (
         f"{seconds:4.0f}s  {reading.position:>8}  {lag}  {rows}  {taste:<{_TASTE_WIDTH}}  "
         f"{reading.served_loss:6.3f}  {reading.frozen_loss:6.3f}"
     )
+
+
+def _milliseconds(value: float) -> str:
+    """With tenths while there is room for them."""
+    return f"{value:.1f}" if value < 9_999 else f"{value:.0f}"
 
 
 def track(reading: Reading) -> str:

@@ -12,10 +12,13 @@ SHARING = {"TF_GRPC_REUSE_PORT": "1"}
 
 @contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Nobody else gets them meanwhile. A port that was merely free is somebody's connection a moment later."""
+    """Nobody else gets them meanwhile. A port that was merely free is somebody's connection a moment later.
+
+    At all addresses, as servers bind: at one alone it may be a port that somebody's connection has at another.
+    """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            each.bind(("localhost", 0))
+            each.bind(("", 0))
         yield [int(each.getsockname()[1]) for each in sockets]

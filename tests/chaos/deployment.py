@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import names
+from hotdelta.chain import Scanner, names
 from tests.chaos.programs import Writer, follow
 from tests.chaos.truth import Health, Truth
 from tests.end_to_end.processes import Server, wait_until
-from tests.loader.step_model import ROWS
+from tests.loader.step_model import ROWS, commit_paths
 
 ORDER = (".index", ".data-", names.MANIFEST_SUFFIX)
 
@@ -81,6 +81,12 @@ class Deployment:
         source = self.root / "source"
         found = [*source.glob("model.ckpt-*"), *(source / names.DELTA_DIRECTORY).glob("incremental_model*")]
         return [p for p in found if any(mark in p.name for mark in ORDER) and p not in self.withheld]
+
+    def newest_manifest(self) -> Path:
+        """The trainer's. Not by the times of the files: two commits may fall into one tick of that clock."""
+        source = self.root / "source"
+        found = [item for item in Scanner(source).scan().manifests if str(item.position) == self.newest]
+        return next(path for item in found if (path := commit_paths(source, item)[-1]) not in self.withheld)
 
     def target(self, path: Path) -> Path:
         return self.root / "run" / path.relative_to(self.root / "source")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,9 +39,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def survive(deployment: Deployment, lose: Callable[[], object], restore: Callable[[], object]) -> str:
-    """What the server says while something is lost. Afterwards it recovers, with no new data."""
+    """What the server says of a commit that comes while something is lost. Afterwards it recovers, with no new data."""
     lose()
-    deployment.deliver_all()
     reason = deployment.wait_for_newest_or_reason()
     restore()
     deployment.wait_for_newest()
@@ -56,6 +56,7 @@ def test_a_file_that_may_not_be_read_is_read_when_it_may(deployment: Deployment)
 
         def lose(path: Path = path) -> None:
             deployment.deliver(path, mode=0)
+            deployment.deliver_all()
 
         def restore(target: Path = target) -> None:
             target.chmod(0o644)
@@ -69,7 +70,11 @@ def test_a_directory_that_may_not_be_read_is_read_when_it_may(deployment: Deploy
         deployment.train()
 
         def lose(directory: Path = directory) -> None:
+            # The copy tool may be somebody who could not write to it later either.
+            deployment.server.process.send_signal(signal.SIGSTOP)
+            deployment.deliver_all()
             directory.chmod(0)
+            deployment.server.process.send_signal(signal.SIGCONT)
 
         def restore(directory: Path = directory) -> None:
             directory.chmod(0o755)
@@ -109,15 +114,12 @@ def test_times_that_cannot_be(deployment: Deployment, field: str) -> None:
         deployment.require_health()
 
 
-def newest_manifest(deployment: Deployment) -> bytes:
-    manifests = [path for path in deployment.source_files() if path.name.endswith(names.MANIFEST_SUFFIX)]
-    return max(manifests, key=lambda path: path.stat().st_mtime_ns).read_bytes()
-
-
 @pytest.mark.parametrize("name", STRANGE_NAMES)
 def test_names_that_are_no_text(deployment: Deployment, name: bytes) -> None:
     """A manifest of a state to come, under a name that nothing but a file system takes."""
-    text = newest_manifest(deployment).replace(f'"{deployment.newest}"'.encode(), b'"999.1"')
+    newest = deployment.newest_manifest().read_bytes()
+    text = newest.replace(f'"{deployment.newest}"'.encode(), b'"999.1"')
+    assert text != newest
     path = os.fsencode(deployment.root / "run") + b"/model.ckpt-" + name + names.MANIFEST_SUFFIX.encode()
     with open(path, "wb") as file:  # noqa: PTH123 - a Path is text
         file.write(text)
@@ -132,7 +134,7 @@ def test_names_that_are_no_text(deployment: Deployment, name: bytes) -> None:
 
 def test_a_manifest_that_would_be_quoted_at_length(deployment: Deployment) -> None:
     path = deployment.root / "run" / f"model.ckpt-1{names.MANIFEST_SUFFIX}"
-    document = json.loads(newest_manifest(deployment))
+    document = json.loads(deployment.newest_manifest().read_bytes())
     document["tables"] = {"x" * 4_000_000: {}}
     path.write_text(json.dumps(document))
     wait_until(lambda: path.name in deployment.server.http.get("/model/version").text, "it is refused")

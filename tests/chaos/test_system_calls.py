@@ -54,11 +54,10 @@ def change_file(change: Callable[[Path], object]) -> MakeAction:
     """
 
     def make(deployment: WatchedDeployment) -> Action:
-        newest = max(deployment.source_files(), key=lambda path: path.stat().st_mtime_ns)
-        directory, prefix = deployment.target(newest).parent, newest.name.split(".")[1]
-
         def act(call: Call) -> int:
-            paths = [path for path in directory.glob(f"[!.]*.{prefix}.*") if path.is_file()]
+            manifest = deployment.target(deployment.newest_manifest())
+            prefix = manifest.name.removesuffix(names.MANIFEST_SUFFIX)
+            paths = [path for path in manifest.parent.glob(f"{prefix}.*") if path.is_file()]
             if paths:
                 change(call.path if call.path in paths else deployment.chance.choice(paths))
             return 0

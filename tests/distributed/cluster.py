@@ -167,11 +167,7 @@ class Reporter:
         self.wait_for_end()
 
     def halt(self) -> None:
-        """Until it stands still: it no longer answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-        wait_until(
-            lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED, "a process that stands still"
-        )
+        halt(self.pid)
 
     def die(self) -> None:
         """Let it kill itself, where it was told to."""
@@ -187,6 +183,19 @@ class Reporter:
         self.wait_for("saved")
         self.wait_for_end()
         return Path(f"{self._report}.npz")
+
+
+def halt(pid: int) -> None:
+    """Until all of it stands still: one thread is told to stop, and stops the others, which may answer until then."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(map(is_halted, psutil.Process(pid).threads())), "a process that stands still")
+
+
+def is_halted(thread: Any) -> bool:
+    try:
+        return psutil.Process(thread.id).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return True
 
 
 def is_alive(pid: int) -> bool:

@@ -26,6 +26,9 @@ from tests.distributed.cluster_model import (
 )
 from tests.distributed.reports import say
 
+# The files that a process makes tell which it is; see server_file_mode.
+COORDINATOR_FILE_MODE = 0o644
+
 
 def coordinate(
     cluster: Mapping[str, list[str]],
@@ -41,6 +44,7 @@ def coordinate(
 ) -> None:
     """Trains until `<report>.stop` exists; then leaves the values of all variables in `<report>.npz`."""
     logging.basicConfig(level=logging.INFO)
+    os.umask(0o666 & ~COORDINATOR_FILE_MODE)
     server_patience.SLOW_SECONDS = slow_seconds
     if working_dir is not None:
         os.chdir(working_dir)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +11,7 @@ from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from hotdelta.train import server_patience
 from hotdelta.train.row_values import read_whole, write_whole
+from tests.distributed.cluster import halt
 from tests.distributed.reports import say
 
 VALUES = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -31,6 +30,6 @@ def write_remotely(
     written = ShardedVariable(shards) if is_sharded else variable
     read_whole(written)
     say(report, "connected", True)
-    os.kill(server_pid, signal.SIGSTOP)
+    halt(server_pid)
     write_whole(written, VALUES)
     say(report, "written", read_whole(written).tolist())

@@ -19,9 +19,9 @@ from tests.chaos.system_calls import Call, SystemCalls
 from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving
 from tests.distributed.cluster import Cluster, Reporter, wait_until
 from tests.distributed.cluster_program import server_file_mode
+from tests.distributed.coordinator_program import COORDINATOR_FILE_MODE
 
 TABLE, SLOT = "table", "slots/accumulator/table"
-COORDINATOR_MODE = 0o644
 stops_calls = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
 
 
@@ -98,16 +98,21 @@ def test_server_that_does_not_see_the_directory_is_refused(cluster: Cluster, tmp
     assert_chain_holds(tmp_path / "run", coordinator.stop())
     for manifest in committed(tmp_path / "run"):
         ((_, mode, _),) = pieces(tmp_path / "run", manifest, TABLE)
-        assert mode == COORDINATOR_MODE
+        assert mode == COORDINATOR_FILE_MODE
 
 
 def test_rows_that_a_server_could_not_write_are_in_the_next_delta(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_servers(ps=2, workers=1)
     coordinator = cluster.coordinate(tmp_path)
     coordinator.wait_for("step", 4)
+    reason = "task:1/device:CPU:0 could not write its rows"
+
+    def has_failed() -> bool:
+        lines = coordinator.log().splitlines()
+        return any("delta not committed" in line and reason in line for line in lines)
+
     with no_room_for_files(cluster.pid("ps", 1)):
-        wait_until(lambda: "delta not committed" in coordinator.log(), "a save that fails")
-        assert "task:1/device:CPU:0 could not write its rows" in coordinator.log()
+        wait_until(has_failed, "a save that fails")
     saved = len(committed(tmp_path))
     wait_until(lambda: len(committed(tmp_path)) > saved + 2, "saves that succeed")
     assert_chain_holds(tmp_path, coordinator.stop())
@@ -158,6 +163,7 @@ def train_until_server_writes(
 def test_server_killed_in_the_middle_of_a_save(ps: int, cluster: Cluster, tmp_path: Path) -> None:
     coordinator = train_until_server_writes(cluster, tmp_path, 1, lambda _, call: call.kill())
     coordinator.wait_for_end()
+    # Whether the save or training is told first: the coordinator ends when it knows what became of its saves.
     assert "not committed" in coordinator.log()
     assert_resumes(cluster, tmp_path / "run", tmp_path / "export", ps=ps)
 
@@ -165,6 +171,8 @@ def test_server_killed_in_the_middle_of_a_save(ps: int, cluster: Cluster, tmp_pa
 @stops_calls
 def test_coordinator_killed_in_the_middle_of_a_save(cluster: Cluster, tmp_path: Path) -> None:
     train_until_server_writes(cluster, tmp_path, 0, lambda coordinator, _: coordinator.kill())
+    # Otherwise the server goes on to rename its files, and who lists a directory meanwhile may miss both names.
+    cluster.kill_all()
     assert leftovers(tmp_path / "run") != []
     assert_resumes(cluster, tmp_path / "run", tmp_path / "export", ps=2)
 

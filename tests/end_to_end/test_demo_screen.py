@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 from examples import demo_screen
 from examples.demo_client import Reading
@@ -20,6 +21,7 @@ READING = Reading(
     best_loss=0.5,
 )
 UPDATE = Update(position="12.34567", rows=99_999, lag_ms=1234.5)
+SLOW_UPDATE = replace(UPDATE, lag_ms=123_456.7)
 
 
 def test_everything_fits_a_terminal_of_80_columns() -> None:
@@ -34,6 +36,7 @@ def test_everything_fits_a_terminal_of_80_columns() -> None:
         demo_screen.LEGEND,
         note,
         demo_screen.line(3600, READING, UPDATE),
+        demo_screen.line(3600, READING, SLOW_UPDATE),
         demo_screen.line(1, READING, None),
         demo_screen.summary([READING] * 2, [UPDATE]),
     ]

@@ -18,6 +18,7 @@ from tests.end_to_end.probes import NUM_ITEMS, NUM_USERS, PROBES
 
 
 def build_model() -> keras.Model:
+    keras.utils.set_random_seed(1)
     user = keras.Input((), dtype="int64", name="user")
     item = keras.Input((), dtype="int64", name="item")
     product = keras.layers.Multiply()(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -17,6 +18,25 @@ import tensorflow as tf
 from exporter.cli import _print_path, main
 from hotdelta.train import DeltaWriter
 from tests.exporter.bundles import TwoTables
+
+LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the command sets up for the whole process is not left to the tests that come after."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv(LOG_LEVEL, os.environ.get(LOG_LEVEL, "3"))
+    before = {
+        logger: (logger.level, logger.propagate, [*logger.handlers])
+        for logger in map(logging.getLogger, ("exporter", "hotdelta", "tensorflow", "absl"))
+    }
+    yield
+    for logger, (level, propagate, handlers) in before.items():
+        logger.setLevel(level)
+        logger.propagate = propagate
+        for handler in set(logger.handlers).difference(handlers):
+            logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="module")

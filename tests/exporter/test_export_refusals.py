@@ -28,7 +28,8 @@ def test_a_damaged_delta_is_stepped_over_backwards_unless_it_was_asked_for(
     newest = trained.newest
     data = next(file for file in newest.files if file.role == "serving")
     path = directory_of(run_dir, newest.kind) / data.name
-    path.write_bytes(path.read_bytes()[:-1] + b"\x55")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 0x55]))
     with pytest.raises(DamagedError, match=str(newest.position)):
         export_saved_model(run_dir, tmp_path / "export", position=newest.position)
     exported = export_saved_model(run_dir, tmp_path / "export", save_incr_model=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import math
@@ -43,6 +44,27 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 needs_huge_pages = pytest.mark.skipif(
     not has_huge_pages(), reason="this system makes no huge pages on demand"
 )
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the system answers to each advice; 0 when it took it."""
+    answers, advise = list[int](), huge_pages._advise
+
+    def note(start: int, size: int, advice: int) -> int:
+        answers.append(advise(start, size, advice))
+        return answers[-1]
+
+    monkeypatch.setattr(huge_pages, "_advise", note)
+    return answers
+
+
+def require_moved(found_bytes: int, refusals: list[int]) -> None:
+    """Unless the system says that it has none to give: other programs may leave it no memory in one piece."""
+    is_moved = found_bytes > LARGE_BYTES // 2
+    if any(refusals) and not is_moved:
+        pytest.skip(f"the system refused: {[os.strerror(number) for number in refusals if number]}")
+    assert is_moved
 
 
 class Variables:
@@ -93,22 +115,29 @@ def test_a_variable_is_found_where_it_lies(variables: Variables) -> None:
 
 
 @needs_huge_pages
-def test_a_large_variable_moves_into_huge_pages_and_holds_what_it_held(variables: Variables) -> None:
+def test_a_large_variable_moves_into_huge_pages_and_holds_what_it_held(
+    variables: Variables, refusals: list[int]
+) -> None:
     (place,) = find_variables(variables.session, LARGE_BYTES)
     HugePages(variables.session).wait()
-    assert huge_bytes(place) > LARGE_BYTES // 2
+    found_bytes = huge_bytes(place)
     assert find_variables(variables.session, LARGE_BYTES) == [place]
     assert variables.gathered().tobytes() == variables.large.tobytes()
+    require_moved(found_bytes, refusals)
 
 
-def test_where_the_owner_switched_huge_pages_off_there_are_none(variables: Variables, tmp_path: Path) -> None:
-    (place,) = find_variables(variables.session, LARGE_BYTES)
-    before = huge_bytes(place)
+def test_where_the_owner_switched_huge_pages_off_nothing_is_asked_of_the_system(
+    variables: Variables, tmp_path: Path, refusals: list[int]
+) -> None:
+    """How many there are says nothing: the system makes some by itself, in its own time."""
     setting = tmp_path / "enabled"
     setting.write_text("always madvise [never]\n")
     HugePages(variables.session, setting=setting).wait()
     HugePages(variables.session, setting=tmp_path / "missing").wait()
-    assert huge_bytes(place) == before
+    assert refusals == []
+    setting.write_text("always [madvise] never\n")
+    HugePages(variables.session, setting=setting).wait()
+    assert refusals
 
 
 def test_memory_that_the_system_does_not_collapse_is_no_error() -> None:
@@ -137,13 +166,12 @@ def test_a_busy_page_is_left_out_and_a_model_that_is_closed_is_moved_no_further(
 
 
 @needs_huge_pages
-def test_the_tables_of_a_loaded_export_lie_in_huge_pages(tmp_path: Path) -> None:
+def test_the_tables_of_a_loaded_export_lie_in_huge_pages(tmp_path: Path, refusals: list[int]) -> None:
     trainer = Trainer(tmp_path / "run", model=StepModel(rows=LARGE[0], width=LARGE[1]))
     trainer.train([1])
     export(tmp_path / "run", tmp_path / "export")
     trainer.close()
-    model = LiveModel.load(tmp_path / "export" / "1")
-    model.settle()
-    (place,) = find_variables(model._graph._session, LARGE_BYTES)  # type: ignore[union-attr]
-    assert huge_bytes(place) > LARGE_BYTES // 2
-    model.close()
+    with contextlib.closing(LiveModel.load(tmp_path / "export" / "1")) as model:
+        model.settle()
+        (place,) = find_variables(model._graph._session, LARGE_BYTES)  # type: ignore[union-attr]
+        require_moved(huge_bytes(place), refusals)

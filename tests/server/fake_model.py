@@ -29,11 +29,12 @@ SIGNATURES = {
 
 @dataclass
 class FakeModel:
-    """Sums ids; an id from 100 is out of range. Calls wait while `may_answer` is cleared."""
+    """Sums ids; an id from 100 is out of range. Calls wait while `may_answer` is cleared, after `is_asked` is set."""
 
     position: Position | None = field(default=Position(1, 1))
     calls: list[tuple[str, int]] = field(default_factory=list)
     may_answer: threading.Event = field(default_factory=threading.Event)
+    is_asked: threading.Event = field(default_factory=threading.Event)
     orders: list[tuple[str, Position | int | None]] = field(default_factory=list)
     is_alive: bool = True
     is_started: bool = False
@@ -67,6 +68,7 @@ class FakeModel:
         )
 
     def predict(self, signature: str, feeds: Mapping[str, Array]) -> tuple[Mapping[str, Array], Version]:
+        self.is_asked.set()
         assert self.may_answer.wait(60)
         self.calls.append((signature, len(next(iter(feeds.values())))))
         if self.position is None:

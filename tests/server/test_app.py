@@ -216,7 +216,9 @@ def test_a_prediction_that_does_not_end_does_not_keep_the_server_from_stopping(
     model.may_answer.clear()
     try:
         with TestClient(app) as client:
-            assert client.post("/predict", json={"instances": [[1, 2]]}).status_code == 504
+            # Until the model has one in hand: those that were given up before are not put to it.
+            while not model.is_asked.is_set():
+                assert client.post("/predict", json={"instances": [[1, 2]]}).status_code == 504
         assert app.state.is_at_rest is False
         wait_until(lambda: not model.is_started, "the loader is stopped")
     finally:
