@@ -191,8 +191,9 @@ class ChainView:
         """A full, or the delta that closes one, starts counting anew."""
         if self._has_full(manifest.node):
             return Origin(manifest.position, 0)
-        if manifest.base is not None and (before.base is None or manifest.base > before.base):
-            # A full that was committed after its closing delta was taken: count from there.
+        base = manifest.base
+        if base is not None and (before.base is None or base > before.base) and self._full_at(base):
+            # That full was committed after its closing delta was taken: count from there.
             return self.origin_of(manifest.node)
         return Origin(before.base, before.deltas + 1)
 
@@ -200,11 +201,16 @@ class ChainView:
         return frozenset(m.node for m in self._scanned.manifests if m.kind is Kind.FULL)
 
     def _has_full(self, node: Node) -> bool:
+        full = self._full_at(node.position)
+        return full is not None and full.node == node
+
+    def _full_at(self, position: Position) -> Manifest | None:
         """In time that does not depend on how much lies in the directory. Of a position the full comes first."""
         manifests = self._scanned.manifests
-        place = bisect.bisect_left(manifests, node.position, key=lambda manifest: manifest.position)
+        place = bisect.bisect_left(manifests, position, key=lambda manifest: manifest.position)
         found = manifests[place] if place < len(manifests) else None
-        return found is not None and found.kind is Kind.FULL and found.node == node
+        is_it = found is not None and found.kind is Kind.FULL and found.position == position
+        return found if is_it else None
 
 
 def _targets(found: Plan) -> set[Node]:

@@ -79,7 +79,9 @@ class JsonHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _count_head(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        """With the colon, the blank and the end of each line, as it came."""
+        request_line = b"%b %b HTTP/1.1\r\n" % (self.parser.get_method(), self.url)
+        return len(request_line) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_message_complete(self) -> None:
         self._is_head_due, self._is_begun, self._head_bytes = True, False, 0
