@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import re
+from collections.abc import Container, Iterator, Mapping
 
 from hotdelta.chain import names
 from hotdelta.chain.bundle_index import BundleEntry
+
+# What comes before the key of the table in that of a slot: Keras's optimizers may be wrapped, DeltaWriter has `slots`.
+_BEFORE_TABLE = re.compile(r"(?:optimizer(?:/inner|/optimizers/\d+)*|slots)/[^/]+/|[^/]*/")
 
 
 def has_value(tensors: Mapping[str, BundleEntry], key: str) -> bool:
@@ -14,12 +18,26 @@ def has_value(tensors: Mapping[str, BundleEntry], key: str) -> bool:
     return entry is not None and entry.shape[0] == 1
 
 
-def ids_tensor(tensors: Container[str], key: str) -> str:
+def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:
     """The name of the ids of its rows: its own; of a slot that shares those of its table, the table's.
 
-    Keras names a slot `optimizer/<slot>/<table>`, TensorFlow 1 `<table>/<slot>`.
+    `owner`: the key of that table; empty when only the name of the slot tells it.
     """
-    parts = key.split("/")
-    below = ("/".join(parts[start:]) for start in range(len(parts)))
-    above = ("/".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
-    return next(name for owner in (*below, *above) if (name := owner + names.IDS_SUFFIX) in tensors)
+    found = (possible + names.IDS_SUFFIX for possible in (key, owner, *_possible_owners(key)))
+    return next((name for name in found if name in tensors), key + names.IDS_SUFFIX)
+
+
+def _possible_owners(key: str) -> Iterator[str]:
+    """The likeliest first. TensorFlow 1 names a slot `<table>/<slot>`, Keras `optimizer/<slot>/<table>`.
+
+    A table may be named like a slot: that of `optimizer/momentums/items` is `items`, and not `momentums/items`.
+    """
+    above = key
+    while "/" in above:
+        above = above.rpartition("/")[0]
+        yield above
+    before = _BEFORE_TABLE.match(key)
+    below = key[before.end() :] if before else ""
+    while below:
+        yield below
+        below = below.partition("/")[2]

@@ -37,6 +37,7 @@ class Attachment:
         self._rule_watch: RuleWatch | None = None
         self._old_functions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._checked_count: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -72,7 +73,6 @@ class Attachment:
         binding = bind(model, self._options, saved=saved)
         trainer = new_trainer(binding)
         trainer.step_of = binding.step
-        binding.record()
         resumed = trainer.start(
             binding.variables,
             touched=binding.recorders.touched,
@@ -117,6 +117,11 @@ class Attachment:
             self._rebind(model)
         return is_other
 
+    def follow_closely(self, model: keras.Model) -> None:
+        """When training begins: the same, and also when a layer holds another plain variable."""
+        if not self.follow(model) and self.binding is not None and not self.binding.held.is_same_beside:
+            self._rebind(model)
+
     def follow_id_rules(self) -> None:
         """When a layer got another vocabulary: go on with one that only grew. Raises ConfigurationError for others."""
         watch = self._rule_watch
@@ -135,7 +140,6 @@ class Attachment:
         unsaved = frozenset(
             key for key, variable in binding.variables_by_key().items() if before.get(key) is not variable
         )
-        binding.record()
         trainer = self.trainer
         trainer.rebind(
             binding.variables,
@@ -147,12 +151,15 @@ class Attachment:
         self._hold(binding, trainer)
 
     def _hold(self, binding: ModelBinding, trainer: ChainTrainer) -> None:
+        """Not before the trainer took the model: one that it refuses goes on being recorded as it was."""
         self.binding, self._trainer = binding, trainer
+        binding.record()
         self._rule_watch = RuleWatch(binding.model)
         # Functions of the user's own go on without the recorder, unless he dropped them; other traces that are there
         # already belong to the training function that was just thrown away.
         self._old_functions = weakref.WeakSet(binding.functions_of_others)
         self._checked = weakref.WeakSet(binding.known_graphs - set(self._old_functions))
+        self._checked_count = None
         if self._old_functions:
             gc.collect()
         for table in binding.variables.tables:
@@ -161,8 +168,9 @@ class Attachment:
 
     def prepare_save(self) -> None:
         """Before a save that the user asks for. Raises ConfigurationError when layers were added or replaced."""
-        if self.binding is not None and not self.binding.has_same_variables:
-            self._rebind(self.binding.model)
+        binding = self.binding
+        if binding is not None and not (binding.held.is_same and binding.held.is_same_beside):
+            self._rebind(binding.model)
         self.cover_recompiled_model()
 
     def cover_recompiled_model(self) -> None:
@@ -180,17 +188,30 @@ class Attachment:
         """Each trace of the training function once: does it record every row that it writes?"""
         if self.binding is None:
             return
-        traced = self.binding.traced_graphs.union(self._old_functions)
+        count = self.binding.trace_count
+        traced = (
+            set() if count == self._checked_count else self.binding.traced_graphs | set(self._old_functions)
+        )
         graphs = [graph for graph in traced if graph not in self._checked]
         self.trainer.check_traces(graphs)
         self._checked.update(graphs)
+        self._checked_count = count
 
     def close(self) -> None:
         """Save what is left and give the directory back."""
         trainer = self.trainer
         try:
-            self.cover_recompiled_model()
-            trainer.finish()
+            self._finish(trainer)
         finally:
             self._trainer = None
             trainer.close()
+
+    def _finish(self, trainer: ChainTrainer) -> None:
+        """What is not recorded as it should be is an error, but no step is lost with it."""
+        try:
+            self.cover_recompiled_model()
+        except BaseException:
+            trainer.trackers.mark_all()
+            raise
+        finally:
+            trainer.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,13 @@ from hotdelta.chain.manifest import Kind
 from hotdelta.chain.schema import Schema
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras.fit_hooks import remake_train_function
+from hotdelta.keras.held_state import HeldState
 from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.other_optimizers import OtherOptimizers, build_saved_optimizers, find_other_optimizers
 from hotdelta.keras.row_wise import RowWise
 from hotdelta.keras.serving_graph import trace_keras_model
-from hotdelta.keras.structure import held_variables, model_variables, table_layers
+from hotdelta.keras.structure import model_variables, table_layers
 from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
 from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
@@ -47,7 +48,7 @@ class ModelBinding:
     """A model, its variables under keys, and the recorders of the tables that its optimizers can record.
 
     `left_out`: those of its optimizers of which the checkpoint that is to be loaded has nothing. `held`: what it and
-    its optimizer held when it was bound.
+    its optimizers held when it was bound.
     """
 
     model: keras.Model
@@ -57,19 +58,18 @@ class ModelBinding:
     variables: ModelVariables
     recorders: Recorders
     publish: Callable[[Path], None]
-    held: tuple[Any, ...]
-
-    @property
-    def has_same_variables(self) -> bool:
-        """No layer was added, replaced or quantized since, nor the kind of learning rate."""
-        held = _held(self.model, self.optimizer)
-        return len(held) == len(self.held) and all(map(operator.is_, held, self.held))
+    held: HeldState
 
     @property
     def row_wise(self) -> tuple[RowWise, ...]:
         """Every optimizer that may train the tables and records what it writes, built or not."""
         found = map(innermost, [self.optimizer, *self.others.by_label.values()])
         return tuple(optimizer for optimizer in found if isinstance(optimizer, RowWise))
+
+    @property
+    def trace_count(self) -> int:
+        """Grows with every trace of a step."""
+        return sum(optimizer.trace_count for optimizer in self.row_wise)
 
     @property
     def traced_graphs(self) -> set[tf.Graph]:
@@ -87,7 +87,7 @@ class ModelBinding:
 
     def is_of(self, model: keras.Model) -> bool:
         is_compiled_so = self.model is model and self.optimizer is model.optimizer
-        return is_compiled_so and self.others.is_current and self.has_same_variables
+        return is_compiled_so and self.others.is_current and self.held.is_same
 
     def step(self) -> int:
         return int(keras.ops.convert_to_numpy(self.optimizer.iterations))
@@ -103,7 +103,7 @@ class ModelBinding:
                 touched = self.recorders.touched.get(table.key)
                 if touched is not None:
                     optimizer.record_rows(table.values.variable, touched)
-        self.model.make_train_function(force=True)
+        remake_train_function(self.model)
 
 
 def bind(
@@ -143,12 +143,16 @@ def bind(
         wanted=options.tracking or {},
         refusal=_why_not_recorded(model.optimizer, others, variables.tables),
     )
-    held = _held(model, model.optimizer)
-    return ModelBinding(model, model.optimizer, others, left_out, variables, recorders, publish, held)
-
-
-def _held(model: keras.Model, optimizer: Any) -> tuple[Any, ...]:
-    return (*held_variables(model), *optimizer.variables)
+    return ModelBinding(
+        model,
+        model.optimizer,
+        others,
+        left_out,
+        variables,
+        recorders,
+        publish,
+        HeldState(model, model.optimizer, others),
+    )
 
 
 def _check_compiled(model: keras.Model) -> None:

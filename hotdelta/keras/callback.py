@@ -212,6 +212,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     def _end_failed_fit(self) -> None:
         try:
             if self._attachment.is_open:
+                self._attachment.cover_recompiled_model()
                 self._started.save()
         except HotdeltaError as error:
             event(logger, logging.ERROR, "the last save failed", reason=error)
@@ -220,7 +221,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def _attach(self, model: keras.Model) -> None:
         if self._attachment.is_open:
-            self._attachment.follow(model)
+            self._attachment.follow_closely(model)
         else:
             self._start(model)
 

@@ -39,19 +39,37 @@ def _call_after(callback: keras.callbacks.Callback, method: str, action: Callabl
 
 
 def call_when_step_raises(model: keras.Model, action: Callable[[], None]) -> None:
-    """Once for each training function, however often it is asked for. The end of the data is no failure."""
-    train_function = model.train_function
-    if getattr(train_function, "called_when_it_raises", None) == action:
-        return
+    """Once for each action, however often it is asked for. The end of the data is no failure."""
+    actions = _called_when_it_raises(model.train_function)
+    if not actions:
+        model.train_function = _guarded(model.train_function, actions)
+    if action not in actions:
+        actions.append(action)
 
+
+def remake_train_function(model: keras.Model) -> None:
+    """Have it traced again. Whom a step that raises calls, it calls still."""
+    actions = _called_when_it_raises(model.train_function)
+    model.make_train_function(force=True)
+    if actions:
+        model.train_function = _guarded(model.train_function, actions)
+
+
+def _guarded(train_function: Callable[[Any], Any], actions: list[Callable[[], None]]) -> Callable[[Any], Any]:
     def guarded(iterator: Any) -> Any:
         try:
             return train_function(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise
         except BaseException:
-            action()
+            for action in actions:
+                action()
             raise
 
-    guarded.called_when_it_raises = action  # type: ignore[attr-defined]
-    model.train_function = guarded
+    guarded.called_when_it_raises = actions  # type: ignore[attr-defined]
+    return guarded
+
+
+def _called_when_it_raises(train_function: Any) -> list[Callable[[], None]]:
+    found: list[Callable[[], None]] = getattr(train_function, "called_when_it_raises", [])
+    return found

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras.contents_watch import ContentsWatch
 from hotdelta.keras.structure import inner_models
 from hotdelta.logs import event
 from hotdelta.train.optimizer_slots import (
@@ -24,14 +25,30 @@ from hotdelta.train.optimizer_slots import (
 
 logger = logging.getLogger(__name__)
 
-# What Keras itself keeps a list of for each layer: long, and no place for optimizers.
-_OF_LAYERS = {
-    "_layers",
-    "_operations",
-    "_operations_by_depth",
-    "_nodes_by_depth",
-    "_compiled_trainable_state",
-}
+# Lists and dictionaries of Keras itself: some are long, and none is a place for optimizers.
+_OF_KERAS = frozenset(
+    {
+        "_build_shapes_dict",
+        "_call_has_context_arg",
+        "_compiled_trainable_state",
+        "_inbound_nodes",
+        "_inputs",
+        "_layers",
+        "_losses",
+        "_losses_override",
+        "_metrics",
+        "_nodes_by_depth",
+        "_non_trainable_variables",
+        "_operations",
+        "_operations_by_depth",
+        "_outbound_nodes",
+        "_outputs",
+        "_seed_generators",
+        "_trainable_variables",
+        "call_signature_parameters",
+        "output_names",
+    }
+)
 
 _named: weakref.WeakKeyDictionary[keras.Model, set[str]] = weakref.WeakKeyDictionary()
 
@@ -46,12 +63,16 @@ class OtherOptimizers:
     models: Sequence[tuple[str, keras.Model]]
     by_label: Mapping[str, Any]
     built: frozenset[str]
+    watch: ContentsWatch
 
     @property
     def is_current(self) -> bool:
         """The model holds the same, and no more of them are built: cheap enough for every step."""
-        found = _search(self.models)
-        return found == self.by_label and _built(found) == self.built
+        if not self.watch.is_same:
+            if _search(self.models) != self.by_label:
+                return False
+            self.watch.note()
+        return _built(self.by_label) == self.built
 
     def variables(
         self, key_of: Mapping[int, str], *, left_out: Collection[str] = ()
@@ -97,7 +118,8 @@ def find_other_optimizers(model: keras.Model) -> OtherOptimizers:
     """Raises ConfigurationError when the variables of two would have the same keys."""
     models = [("", model), *inner_models(model)]
     found = _search(models)
-    return OtherOptimizers(models, found, _built(found))
+    watch = ContentsWatch(lambda: _searched([each for _, each in models]))
+    return OtherOptimizers(models, found, _built(found), watch)
 
 
 def build_saved_optimizers(
@@ -130,11 +152,22 @@ def _search(models: Sequence[tuple[str, keras.Model]]) -> dict[str, Any]:
     return found
 
 
+def _searched(models: Sequence[keras.Model]) -> Iterator[Any]:
+    """Where optimizers may be: the attributes of the models, and the lists and dictionaries that those hold."""
+    for model in models:
+        yield vars(model)
+        yield from (value for _, value in _own_attributes(model) if isinstance(value, list | tuple | dict))
+
+
+def _own_attributes(model: keras.Model) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(model).items():
+        if name not in _OF_KERAS and not name.startswith(("__", "_self_")):
+            yield name, value
+
+
 def _held(model: keras.Model) -> Iterator[tuple[str, str, Any]]:
     """The attribute, the place of the optimizer in what is saved, and the optimizer."""
-    for name, value in vars(model).items():
-        if name in _OF_LAYERS or name.startswith(("__", "_self_")):
-            continue
+    for name, value in _own_attributes(model):
         label = name.lstrip("_")
         if isinstance(value, keras.optimizers.Optimizer):
             yield name, label, value

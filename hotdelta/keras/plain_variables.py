@@ -14,13 +14,16 @@ from hotdelta.train.module_keys import module_variables
 
 
 def plain_variables(layer: Any) -> Iterator[tuple[str, tf.Variable]]:
-    """Each with the attribute that holds it, itself or in a list or dictionary. Layers of Keras go on from none."""
+    """Each with the attribute that holds it, itself or in a list or dictionary. Layers of Keras go on from none.
+
+    No checkpoint holds strings: they are left out.
+    """
     if type(layer).__module__.partition(".")[0] == "keras":
         return
     for name, value in vars(layer).items():
         if not name.startswith(("__", "_self_")):
             for place, item in _items(name.lstrip("_"), value):
-                yield from _variables(place, item)
+                yield from (found for found in _variables(place, item) if found[1].dtype != tf.string)
 
 
 def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -37,5 +40,5 @@ def _variables(place: str, item: Any) -> Iterator[tuple[str, tf.Variable]]:
         yield f"{place}/state", item.state
     elif isinstance(item, tf.Module):
         yield from ((f"{place}/{key}", found) for key, found in module_variables(item).items())
-    elif isinstance(item, tf.Variable) and item.dtype != tf.string:
+    elif isinstance(item, tf.Variable):
         yield place, item

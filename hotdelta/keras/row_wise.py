@@ -18,7 +18,7 @@ from hotdelta.keras.row_gradients import (
     sum_duplicates,
     sum_duplicates_in_each,
 )
-from hotdelta.train.outside_writes import tell_watchers
+from hotdelta.train.outside_writes import graphs_around, tell_of_rows
 from hotdelta.train.replicas import is_primary, local
 from hotdelta.train.touched import AnyTouchedRows
 
@@ -32,6 +32,7 @@ class Recording:
     def __init__(self) -> None:
         self.touched: dict[str, AnyTouchedRows] = {}
         self.graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+        self.trace_count = 0
 
 
 class RowWise(keras.optimizers.Optimizer):
@@ -68,9 +69,14 @@ class RowWise(keras.optimizers.Optimizer):
         self._recording.touched.clear()
 
     @property
+    def trace_count(self) -> int:
+        """Grows with every trace of a step: there may be more traced graphs."""
+        return self._recording.trace_count
+
+    @property
     def traced_graphs(self) -> tuple[tf.Graph, ...]:
         """The outermost graphs, among those still alive, in which a step of this optimizer was traced."""
-        return tuple(graph for graph in self._recording.graphs if _around(graph)[-1] is graph)
+        return tuple(graph for graph in self._recording.graphs if graphs_around(graph)[-1] is graph)
 
     @property
     def known_graphs(self) -> tuple[tf.Graph, ...]:
@@ -86,7 +92,8 @@ class RowWise(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Gradient, variable: Any, learning_rate: Any) -> None:
         if not tf.executing_eagerly():
-            self._recording.graphs.update(_around(tf.compat.v1.get_default_graph()))
+            self._recording.graphs.update(graphs_around(tf.compat.v1.get_default_graph()))
+            self._recording.trace_count += 1
         touched = self._recording.touched.get(self._var_key(variable))
         if isinstance(gradient, tf.IndexedSlices):
             self._update_sparsely(gradient, resource(variable), learning_rate, touched)
@@ -110,7 +117,7 @@ class RowWise(keras.optimizers.Optimizer):
         ]
         if touched is None:
             # Another model's optimizer may be recorded, and this one shares the table with it.
-            tell_watchers(variable, written, [rows.indices])
+            tell_of_rows(variable, written, rows.indices)
         elif is_primary(variable):
             with tf.control_dependencies(written):
                 touched.record(rows.indices)
@@ -143,14 +150,6 @@ def write_rows(variable: tf.Variable | keras.Variable, ids: tf.Tensor, rows: tf.
     """Overwrites rows; returns the operation, or None when it has already happened (eagerly)."""
     handle = resource(variable).handle
     return tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=ids, updates=rows)
-
-
-def _around(graph: tf.Graph) -> list[tf.Graph]:
-    """The graph itself, and those of the functions around it that still exist, the outermost last."""
-    found = [graph]
-    while getattr(outer := getattr(found[-1], "outer_graph", None), "building_function", False):
-        found.append(outer)
-    return found
 
 
 def _stateful_operations() -> set[tf.Operation]:

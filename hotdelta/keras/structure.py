@@ -7,8 +7,9 @@ class with its place among its siblings.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -20,21 +21,30 @@ from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
 
 
 def model_variables(model: keras.Model) -> list[KeyedVariable]:
-    """Every variable of the model, seeds and states included and metrics not. Raises when two would have one key."""
+    """Every variable of the model, seeds and states included and metrics not.
+
+    Raises when two would have one key; but a plain one, which a layer may hold under the name of a weight, is numbered.
+    """
     layers = model._flatten_layers()
     counted = [*model.variables, *(state for layer in layers for state in _states(layer))]
     wanted = {id(variable): variable for variable in [*counted, *_beside(counted, layers)]}
     found: dict[int, KeyedVariable] = {}
-    keys: dict[str, int] = {}
-    for key, variable in _walk(model, "", set()):
+    taken: set[str] = set()
+    places = list(_walk_layers(model, "", set()))
+    for key, variable in _counted(places):
         if id(variable) in wanted and id(variable) not in found:
-            if key in keys:
+            if key in taken:
                 raise ConfigurationError(
                     f"two variables have the key {key!r}",
                     hint="give the layers that hold them different names",
                 )
-            keys[key] = id(variable)
+            taken.add(key)
             found[id(variable)] = KeyedVariable(key, raw(variable))
+    for key, variable in _plain(places):
+        if id(variable) in wanted and id(variable) not in found:
+            free = _free(key, taken)
+            taken.add(free)
+            found[id(variable)] = KeyedVariable(free, raw(variable))
     for identity, variable in wanted.items():
         if identity not in found:
             raise ConfigurationError(
@@ -61,24 +71,51 @@ def inner_models(model: keras.Model) -> Iterator[tuple[str, keras.Model]]:
 def _beside(counted: list[Any], layers: list[Any]) -> Iterator[tf.Variable]:
     """Plain variables that layers hold, and that are not the inside of one of Keras."""
     known = {id(raw(variable)) for variable in counted}
-    held = (variable for layer in layers for _, variable in plain_variables(layer))
-    return (variable for variable in held if id(raw(variable)) not in known)
+    return (variable for variable in _plain_in(layers) if id(raw(variable)) not in known)
+
+
+def held_beside(model: keras.Model) -> list[Any]:
+    """The plain variables of its layers, of which Keras keeps no list."""
+    return list(_plain_in(model._flatten_layers()))
+
+
+def _plain_in(layers: list[Any]) -> Iterator[tf.Variable]:
+    return (variable for layer in layers for _, variable in plain_variables(layer))
 
 
 def held_variables(model: keras.Model) -> list[Any]:
-    """What makes it another model when it changes: its variables, seeds and states. Cheap enough for every step."""
+    """What makes it another model when it changes: its variables, seeds and states."""
     layers = model._flatten_layers()
     return [held for layer in layers for held in (*_own_variables(layer), *layer._seed_generators)]
 
 
-def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    for key, found in _walk_layers(layer, path, seen):
-        for name, variable in numbered(_own_variables(found)):
-            yield _join(key, name), variable
-        for name, variable in plain_variables(found):
-            yield _join(key, name), variable
-        for number, generator in enumerate(found._seed_generators):
-            yield _join(key, f"seed_generator_{number}"), generator.state
+def variable_lists(model: keras.Model) -> Iterator[Any]:
+    """Where Keras keeps them, and the layers: as long as these hold the same, so does the model."""
+    for layer in model._flatten_layers():
+        yield from (layer._trainable_variables, layer._non_trainable_variables)
+        yield from (layer._seed_generators, layer._layers)
+        if _states(layer):
+            yield vars(layer)
+
+
+def _counted(places: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """What Keras knows of: the variables and seeds of each layer."""
+    for path, layer in places:
+        for name, variable in numbered(_own_variables(layer)):
+            yield _join(path, name), variable
+        for number, generator in enumerate(layer._seed_generators):
+            yield _join(path, f"seed_generator_{number}"), generator.state
+
+
+def _plain(places: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, tf.Variable]]:
+    for path, layer in places:
+        for name, variable in plain_variables(layer):
+            yield _join(path, name), variable
+
+
+def _free(key: str, taken: Container[str]) -> str:
+    tried = (f"{key}_{number}" if number else key for number in itertools.count())
+    return next(name for name in tried if name not in taken)
 
 
 def _own_variables(layer: Any) -> list[Any]:

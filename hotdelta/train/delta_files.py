@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.bundle_parts import discard_parts
+from hotdelta.chain.delta_tensors import ids_tensor
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.identity import encode_identity
 from hotdelta.chain.position import Node
-from hotdelta.train.cut import Cut
+from hotdelta.train.cut import Cut, RowBlock
 from hotdelta.train.row_values import Array
 from hotdelta.train.server_delta import merge_server_parts, rows_on_servers
 from hotdelta.train.server_parts import plan_parts, unused_stem
@@ -79,9 +80,10 @@ def state_tensors(node: Node, parent: Node | None, step: int) -> Mapping[str, Ar
 def _tensors(
     cut: Cut, others: tuple[OtherVariable, ...], node: Node, parent: Node
 ) -> Iterator[tuple[str, tuple[str, Array]]]:
+    with_ids = {block.variable.key + names.IDS_SUFFIX for block in cut.blocks if block.shares_ids_of is None}
     for block in cut.blocks:
         item = block.variable
-        if block.shares_ids_of is None:
+        if not _finds_ids(block, with_ids):
             yield item.key + names.IDS_SUFFIX, (item.role, block.ids)
         if not isinstance(block.rows, ServerRows):
             yield item.key + names.ROWS_SUFFIX, (item.role, block.rows)
@@ -97,6 +99,12 @@ def _tensors(
         yield name, (names.ROLE_SERVING, array)
     trainer_state = np.frombuffer(cut.trainer_state, np.uint8)
     yield names.TRAINER_STATE_TENSOR, (names.ROLE_TRAINING, trainer_state)
+
+
+def _finds_ids(block: RowBlock, with_ids: Collection[str]) -> bool:
+    """Whether a reader finds the ids that it shares by its name alone: another table may be named like a slot."""
+    shared = block.shares_ids_of
+    return shared is not None and ids_tensor(with_ids, block.variable.key) == shared + names.IDS_SUFFIX
 
 
 def _value_or_nothing(value: Array | None, other: OtherVariable) -> Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from hotdelta.train.optimizer_slots import KeyedVariable, innermost, is_variable
 from hotdelta.train.sharded import is_sharded
 
 logger = logging.getLogger(__name__)
+
+_named: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def module_keys(module: tf.Module) -> dict[int, str]:
@@ -45,14 +48,18 @@ def module_variables(module: tf.Module) -> dict[str, Any]:
 
 
 def name_unsaved_optimizers(module: tf.Module, saved: Any) -> None:
-    """Log the Keras optimizers that it holds beside the one that is saved: what they have is in no checkpoint."""
+    """Log the Keras optimizers that it holds beside the one that is saved: what they have is in no checkpoint.
+
+    Each of them once.
+    """
     keras = _keras()
     if keras is None:
         return
     known = {id(saved), id(innermost(saved))}
     kind = keras.optimizers.Optimizer
     for path, held in module._flatten(predicate=lambda value: isinstance(value, kind), with_path=True):  # noqa: SLF001
-        if id(held) not in known:
+        if id(held) not in known and held not in _named:
+            _named.add(held)
             hint = "only one is: give the others' variables with those of the model, in a dictionary"
             attribute = "/".join(map(str, path))
             event(logger, logging.WARNING, "an optimizer is not saved", attribute=attribute, hint=hint)

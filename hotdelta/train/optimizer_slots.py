@@ -86,6 +86,13 @@ def optimizer_variables(
     return slots, rest
 
 
+def with_wrapped(optimizer: Any) -> Iterator[Any]:
+    """It, and every optimizer in it."""
+    yield optimizer
+    for _, inner in _wrapped(optimizer):
+        yield from with_wrapped(inner)
+
+
 def _wrapped(optimizer: Any) -> Iterator[tuple[str, Any]]:
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:

@@ -7,36 +7,33 @@ in-graph when it is traced, at once when it is eager. Raw operations on the hand
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 
-WRITES = (
+# The first argument of these is an IndexedSlices, whose indices are the rows.
+ROW_WRITES = tuple(f"scatter_{kind}" for kind in ("update", "add", "sub", "mul", "div", "min", "max"))
+WHOLE_WRITES = (
     *("assign", "assign_add", "assign_sub", "_restore_from_tensors", "load"),
-    *(f"scatter_{kind}" for kind in ("update", "add", "sub", "mul", "div", "min", "max")),
     *(f"scatter_nd_{kind}" for kind in ("update", "add", "sub", "min", "max")),
     "batch_scatter_update",
     # What `variable[1:3].assign(...)` comes to.
     "_strided_slice_assign",
 )
 _WATCHERS = "_hotdelta_watchers"
+_TOLD_BY = "_hotdelta_told_by"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watcher:
-    """Whom to tell of a write: of the rows, where the write names them and somebody asked for that, or of all."""
+    """Whom to tell of a write: of its rows, where it names them, or of the whole variable."""
 
     on_write: Callable[[], None]
-    on_rows: Callable[[tf.Tensor], None] | None = None
-
-    def tell(self, rows: Sequence[tf.Tensor]) -> None:
-        if self.on_rows is None or not rows:
-            self.on_write()
-        else:
-            for ids in rows:
-                self.on_rows(ids)
+    on_rows: Callable[[tf.Tensor], None]
 
 
 class OutsideWrites:
@@ -45,45 +42,59 @@ class OutsideWrites:
     def __init__(self) -> None:
         self._watched: list[tuple[tf.Variable, Watcher]] = []
 
-    def watch(self, variable: tf.Variable, on_write: Callable[[], None]) -> None:
-        """The callback runs with the whole variable in mind."""
-        self._add(variable, Watcher(on_write))
-
-    def watch_rows(
+    def watch(
         self, variable: tf.Variable, on_write: Callable[[], None], on_rows: Callable[[tf.Tensor], None]
     ) -> None:
-        """As `watch`; but of a write that names its rows (in an IndexedSlices) only those are recorded."""
-        self._add(variable, Watcher(on_write, on_rows))
-
-    def watch_all(self, variables: Iterable[tf.Variable], on_write: Callable[[], None]) -> None:
-        for variable in variables:
-            self.watch(variable, on_write)
+        """`on_rows` gets the rows of a write that names them in an IndexedSlices; `on_write` is for all others."""
+        if not _watchers(variable):
+            _wrap_methods(variable)
+        watcher = Watcher(on_write, on_rows)
+        _watchers(variable).append(watcher)
+        self._watched.append((variable, watcher))
 
     def stop(self) -> None:
         for variable, watcher in self._watched:
             watchers = _watchers(variable)
             watchers.remove(watcher)
             if not watchers:
-                for name in (_WATCHERS, *WRITES):
+                for name in (_WATCHERS, *ROW_WRITES, *WHOLE_WRITES):
                     vars(variable).pop(name, None)
         self._watched.clear()
 
-    def _add(self, variable: tf.Variable, watcher: Watcher) -> None:
-        if not _watchers(variable):
-            vars(variable)[_WATCHERS] = []
-            for name in WRITES:
-                method = getattr(variable, name, None)
-                if method is not None:
-                    setattr(variable, name, _told(method, variable))
-        _watchers(variable).append(watcher)
-        self._watched.append((variable, watcher))
 
-
-def tell_watchers(variable: tf.Variable, written: Sequence[Any], rows: Sequence[tf.Tensor] = ()) -> None:
-    """After a write that is no method of the variable: `written` are its operations."""
+def tell_of_rows(variable: tf.Variable, written: Sequence[Any], rows: tf.Tensor) -> None:
+    """After a write of rows that may be no method of the variable: `written` are its operations."""
     with tf.control_dependencies(written):
         for watcher in _watchers(variable):
-            watcher.tell(rows)
+            watcher.on_rows(rows)
+    _note_function(variable)
+
+
+def functions_that_told(variable: tf.Variable) -> list[FuncGraph]:
+    """The traced functions, among those still alive, that write to it and tell those who watched it at that time."""
+    return list(vars(variable).get(_TOLD_BY, ()))
+
+
+def graphs_around(graph: tf.Graph) -> list[tf.Graph]:
+    """The graph itself, and those of the functions around it that still exist, the outermost last."""
+    found = [graph]
+    while getattr(outer := getattr(found[-1], "outer_graph", None), "building_function", False):
+        found.append(outer)
+    return found
+
+
+def _tell_of_all(variable: tf.Variable, written: Sequence[Any]) -> None:
+    with tf.control_dependencies(written):
+        for watcher in _watchers(variable):
+            watcher.on_write()
+    _note_function(variable)
+
+
+def _note_function(variable: tf.Variable) -> None:
+    if _watchers(variable) and not tf.executing_eagerly():
+        around = graphs_around(tf.compat.v1.get_default_graph())
+        told_by = vars(variable).setdefault(_TOLD_BY, weakref.WeakSet())
+        told_by.update(graph for graph in around if type(graph) is FuncGraph)
 
 
 def _watchers(variable: tf.Variable) -> list[Watcher]:
@@ -91,12 +102,33 @@ def _watchers(variable: tf.Variable) -> list[Watcher]:
     return found
 
 
-def _told(method: Callable[..., Any], variable: tf.Variable) -> Callable[..., Any]:
+def _wrap_methods(variable: tf.Variable) -> None:
+    vars(variable)[_WATCHERS] = []
+    for names, wrap in ((ROW_WRITES, _telling_of_rows), (WHOLE_WRITES, _telling_of_all)):
+        for name in names:
+            method = getattr(variable, name, None)
+            if method is not None:
+                setattr(variable, name, wrap(method, variable))
+
+
+def _telling_of_rows(method: Callable[..., Any], variable: tf.Variable) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def write(sparse_delta: Any, *arguments: Any, **options: Any) -> Any:
+        result = method(sparse_delta, *arguments, **options)
+        if isinstance(sparse_delta, tf.IndexedSlices):
+            tell_of_rows(variable, _operations(result), tf.convert_to_tensor(sparse_delta.indices))
+        else:  # one for each replica
+            _tell_of_all(variable, _operations(result))
+        return result
+
+    return write
+
+
+def _telling_of_all(method: Callable[..., Any], variable: tf.Variable) -> Callable[..., Any]:
     @functools.wraps(method)
     def write(*arguments: Any, **options: Any) -> Any:
         result = method(*arguments, **options)
-        slices = [value for value in (*arguments, *options.values()) if isinstance(value, tf.IndexedSlices)]
-        tell_watchers(variable, _operations(result), [value.indices for value in slices])
+        _tell_of_all(variable, _operations(result))
         return result
 
     return write

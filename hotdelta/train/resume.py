@@ -187,14 +187,15 @@ class ResumeReader:
     def table_values(self, table: Table) -> Iterator[tuple[RowVariable, Array]]:
         """Each row variable of the table with its value at the resume point, one at a time (they are large)."""
         for item in table.row_variables:
-            yield item, self.row_values(item)
+            yield item, self.row_values(item, owner=table.key)
 
-    def row_values(self, item: RowVariable | OtherVariable) -> Array:
-        """The value of a variable that has rows at the resume point."""
-        return read_rows(self.row_links(item.key), item.shape, item.variable.dtype.as_numpy_dtype)
+    def row_values(self, item: RowVariable | OtherVariable, *, owner: str = "") -> Array:
+        """The value of a variable that has rows at the resume point. `owner`: as of row_links."""
+        links = self.row_links(item.key, owner=owner)
+        return read_rows(links, item.shape, item.variable.dtype.as_numpy_dtype)
 
-    def row_links(self, key: str) -> list[RowLink]:
-        """Every link that has rows of a variable, in the order in which they count.
+    def row_links(self, key: str, *, owner: str = "") -> list[RowLink]:
+        """Every link that has rows of a variable, in the order in which they count. `owner`: the table that it is of.
 
         Whole values, too: what is a table now may have been none when the chain began.
         """
@@ -206,7 +207,7 @@ class ResumeReader:
             rows, value = key + names.ROWS_SUFFIX, key + names.VALUE_SUFFIX
             if rows in reader.entries:
                 with reader:
-                    ids = reader.read(ids_tensor(reader.entries, key))
+                    ids = reader.read(ids_tensor(reader.entries, key, owner=owner))
                 found.append(RowLink(self._run_dir, manifest, reader, rows, ids))
             elif has_value(reader.entries, key):
                 found.append(RowLink(self._run_dir, manifest, reader, value, None, is_value=True))

@@ -60,7 +60,7 @@ def load_variables(
     for table in variables.tables:
         for item in table.row_variables:
             if item.key not in read:
-                write_whole(item.variable, reader.row_values(item))
+                write_whole(item.variable, reader.row_values(item, owner=table.key))
     for other in variables.others:
         write_whole(other.variable, reader.other_value(other))
 
@@ -71,8 +71,8 @@ def _read_by_servers(reader: ResumeReader, tables: Sequence[Table]) -> set[str]:
     if not tables:
         return read
     reading = ServerReading()
-    for item in (item for table in tables for item in table.row_variables):
-        reason = reading.load(item, reader.row_links(item.key))
+    for owner, item in ((table.key, item) for table in tables for item in table.row_variables):
+        reason = reading.load(item, reader.row_links(item.key, owner=owner))
         if reason is not None:
             phrase = "a parameter server cannot read the checkpoint; rows are sent"
             event(logger, logging.WARNING, phrase, reason=reason)

@@ -61,6 +61,21 @@ class Patience:
             if wait.is_said:
                 _say("the cluster answers again", wait, wait.servers())
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Around what this thread does by itself, in the middle of a call that may wait for servers."""
+        thread = threading.current_thread().name
+        with self._guard_waits:
+            own = {wait for wait in self._waits if wait.thread == thread}
+            self._waits -= own
+        try:
+            yield
+        finally:
+            with self._guard_waits:
+                for wait in own:
+                    wait.since = time.monotonic()
+                self._waits |= own
+
     def _watch(self) -> None:
         pause, idle_since = threading.Event(), time.monotonic()
         while True:

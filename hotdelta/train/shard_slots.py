@@ -19,7 +19,12 @@ def optimizer_state(
 ) -> tuple[list[SlotVariable], list[KeyedVariable]]:
     """As `optimizer_variables`, for an optimizer that was built with the shards of sharded variables."""
     slots, rest = optimizer_variables(optimizer, _keys_of_shards(keyed))
-    owners = {item.key: item.variable for item in keyed if is_sharded(item.variable)}
+    owners = {
+        id(shard.variable): item.variable
+        for item in keyed
+        if is_sharded(item.variable)
+        for shard in shards_of(item.variable)
+    }
     whole = [slot for slot in slots if _NUMBER not in slot.key]
     parts: dict[str, list[SlotVariable]] = {}
     for slot in slots:
@@ -39,8 +44,8 @@ def _keys_of_shards(keyed: Sequence[KeyedVariable]) -> dict[int, str]:
     return keys
 
 
-def _join(key: str, parts: Sequence[SlotVariable], owners: Mapping[str, Any]) -> SlotVariable:
-    owner = next(owner for owner_key, owner in owners.items() if key.endswith(f"/{owner_key}"))
+def _join(key: str, parts: Sequence[SlotVariable], owners: Mapping[int, Any]) -> SlotVariable:
+    owner = owners[id(parts[0].of)]
     by_number = sorted(parts, key=lambda slot: int(slot.key.rpartition(_NUMBER)[2]))
     if len(by_number) != len(shards_of(owner)):
         raise ConfigurationError(

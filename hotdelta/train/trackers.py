@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +16,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.train.cut import Cut
 from hotdelta.train.other_values import OtherValues
-from hotdelta.train.outside_writes import OutsideWrites
+from hotdelta.train.outside_writes import OutsideWrites, functions_that_told
 from hotdelta.train.replicas import refuse_differing
 from hotdelta.train.row_values import Array
 from hotdelta.train.scrub import Scrub
@@ -53,6 +55,7 @@ class Trackers:
         self._demanded = demanded
         self._on_servers = on_servers
         self._outside = OutsideWrites()
+        self._told_others: weakref.WeakSet[Any] = weakref.WeakSet()
         self._are_replicas_checked = False
         self.others = OtherValues(variables.others, unsaved=unsaved)
         self.tables: dict[str, TableTracker] = {}
@@ -71,18 +74,11 @@ class Trackers:
         return (ServerChangedTable if is_on_servers else ChangedTable)(table, unsaved=unsaved)
 
     def _touched_table(self, table: Table, recorder: AnyTouchedRows, unsaved: frozenset[str]) -> TouchedTable:
-        if isinstance(recorder, ShardedTouchedRows):
-            self._watch_shards(table, recorder)
-        else:
-            self._outside.watch_all((item.variable for item in table.row_variables), recorder.record_all)
+        for variable, part in _recorded_parts(table, recorder):
+            self._told_others.update(functions_that_told(variable))
+            self._outside.watch(variable, part.record_all, part.record)
         is_on_servers = table.key in self._on_servers
         return (ServerTouchedTable if is_on_servers else TouchedTable)(table, recorder, unsaved=unsaved)
-
-    def _watch_shards(self, table: Table, recorder: ShardedTouchedRows) -> None:
-        """Workers write to shards with the methods of variables too: those that name rows need not mark them all."""
-        for item in table.row_variables:
-            for shard, part in zip(shards_of(item.variable), recorder.parts, strict=True):
-                self._outside.watch_rows(shard.variable, part.record_all, part.record)
 
     def stop(self) -> None:
         self._outside.stop()
@@ -143,10 +139,15 @@ class Trackers:
         return frozenset(item.key for table in tables for item in table.row_variables)
 
     def check_recorders(self) -> None:
-        """Compare the tables whose rows are recorded for somebody else now."""
+        """Compare the tables whose rows are recorded for somebody else: by the optimizer, or by an older trace."""
         for tracker in self.touched_tables():
             if tracker.touched.is_abandoned:
                 self._fall_back(tracker, "another checkpoint has its rows recorded now")
+        if self._told_others:
+            gc.collect()  # a function that was thrown away writes no more
+            for graph in list(self._told_others):
+                self.check_trace(graph)
+            self._told_others.clear()
 
     def check_trace(self, graph: Any) -> None:
         """Prove that this trace records every write, table by table; compare the tables for which it does not."""
@@ -195,6 +196,14 @@ def warn_of_comparing(table: Table, reason: str, *, remedy: str = ROW_WISE_KERAS
         compared_megabytes=round(megabytes, 1),
         remedy=remedy,
     )
+
+
+def _recorded_parts(table: Table, recorder: AnyTouchedRows) -> Iterator[tuple[tf.Variable, AnyTouchedRows]]:
+    """Every variable that can be written to, with what records its rows: of a sharded table, each shard."""
+    parts = recorder.parts if isinstance(recorder, ShardedTouchedRows) else (recorder,)
+    for item in table.row_variables:
+        for shard, part in zip(shards_of(item.variable), parts, strict=True):
+            yield shard.variable, part
 
 
 def _variables_by_key(table: Table) -> dict[str, tf.Variable]:

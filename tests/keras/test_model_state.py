@@ -14,6 +14,7 @@ import hotdelta.io
 import hotdelta.keras as hk
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.serving_graph import trace_keras_model
+from tests.chain_replay import replay, values_of
 from tests.keras.small_models import (
     BATCH,
     ROWS,
@@ -140,6 +141,51 @@ def test_a_layer_that_is_added_is_refused(tmp_path: Path) -> None:
         model.train_on_batch(FEATURES, FEATURES[:, :1])
         with pytest.raises(ConfigurationError, match="not the one that this chain was started with"):
             callback.step()
+
+
+def test_a_model_that_is_refused_loses_no_step(tmp_path: Path) -> None:
+    model = keras.Sequential(
+        [keras.Input((3,), dtype="int64"), hk.Embedding(ROWS, 4, name="items"), keras.layers.Flatten()]
+    )
+    model.compile(hk.Adagrad(0.1), "mse")
+    with by_hand(tmp_path, tracking={"items/embeddings": "touched"}, scrub_saves=0) as callback:
+        callback.resume(model)
+        for seed in range(3):
+            model.train_on_batch(batches(1, seed=seed)[0], np.ones((BATCH, 12), np.float32))
+            callback.step()
+        model.add(keras.layers.Dropout(0.5))
+        with pytest.raises(ConfigurationError, match="not the one that this chain was started with"):
+            callback.save()
+    newest, expected = manifests(tmp_path)[-1], live(callback)
+    assert newest.step == 3
+    assert_same(replay(tmp_path, newest.position, expected), expected)
+
+
+def test_a_plain_variable_that_is_replaced_is_saved(tmp_path: Path) -> None:
+    model = drifting_model()
+    drift = next(layer for layer in model.layers if isinstance(layer, Drift))
+    with by_hand(tmp_path) as callback:
+        callback.resume(model)
+        drift.steps = tf.Variable(7.0, trainable=False)
+        callback.save()
+        newest = manifests(tmp_path)[-1].position
+        assert replay(tmp_path, newest, ["drift/steps"]) == values_of({"drift/steps": drift.steps})
+        drift.steps = tf.Variable(8.0, trainable=False)
+        fit(model, 1, callback)
+        assert_saved(callback)
+        assert live(callback)["drift/steps"] == values_of({"drift/steps": drift.steps})["drift/steps"]
+
+
+def test_the_learning_rate_of_another_optimizer_that_becomes_a_schedule_is_followed(tmp_path: Path) -> None:
+    model = small_model()
+    model.second = keras.optimizers.SGD(0.1)
+    model.second.build(model.trainable_variables)
+    with by_hand(tmp_path) as callback:
+        callback.resume(model)
+        assert "optimizer/second/learning_rate" in live(callback)
+        model.second.learning_rate = SCHEDULE
+        callback.save()
+        assert "optimizer/second/learning_rate" not in live(callback)
 
 
 def test_a_learning_rate_that_becomes_a_schedule_is_followed(tmp_path: Path) -> None:

@@ -12,7 +12,20 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from hotdelta.chain.manifest import Tracking
-from tests.keras.small_models import BATCH, assert_saved, batches, by_hand, fit, small_model
+from hotdelta.errors import ConfigurationError
+from tests.chain_replay import replay
+from tests.keras.small_models import (
+    BATCH,
+    ROWS,
+    assert_same,
+    assert_saved,
+    batches,
+    by_hand,
+    fit,
+    live,
+    manifests,
+    small_model,
+)
 
 TABLE = "items/embeddings"
 Step = Callable[[Any, Any], Any]
@@ -124,6 +137,68 @@ def test_rows_that_another_model_trains_are_saved(tmp_path: Path, run_eagerly: b
         callback.save()
         assert callback.tracking == {TABLE: Tracking.TOUCHED}
         assert_saved(callback)
+
+
+@pytest.mark.parametrize("how", ["recompiled", "reopened"])
+def test_rows_that_another_model_goes_on_training_are_saved(tmp_path: Path, how: str) -> None:
+    model, callback = small_model(), by_hand(tmp_path, scrub_saves=0)
+    other = keras.Sequential([model.get_layer("items"), keras.layers.Flatten(), keras.layers.Dense(1)])
+    other.compile(hk.SGD(0.1), "mse")
+    fit(model, 1, callback)
+    fit(other, 1, seed=1)
+    if how == "recompiled":
+        model.compile(hk.Adagrad(0.1), "mse")
+    else:
+        callback.close()
+    fit(model, 1, callback, seed=2)
+    fit(other, 1, seed=3)
+    callback.save()
+    assert callback.tracking == {TABLE: Tracking.CHANGED}
+    assert_saved(callback)
+    del other
+    model.compile(hk.Adagrad(0.1), "mse")
+    fit(model, 1, callback, seed=4)
+    assert callback.tracking == {TABLE: Tracking.TOUCHED}
+    callback.close()
+
+
+def test_of_what_another_model_trains_only_the_rows_are_saved(tmp_path: Path) -> None:
+    model = small_model()
+    other = keras.Sequential([model.get_layer("items"), keras.layers.Flatten(), keras.layers.Dense(1)])
+    other.compile(hk.SGD(0.1), "mse")
+    with by_hand(tmp_path, scrub_saves=0) as callback:
+        fit(model, 1, callback)
+        other.train_on_batch(tf.constant([[3, 4, 4]]), tf.ones([1, 1]))
+        callback.save()
+        assert manifests(tmp_path)[-1].tables[TABLE].rows_changed == 2
+        assert_saved(callback)
+
+
+def test_what_is_not_recorded_as_demanded_is_saved_when_it_is_refused(tmp_path: Path) -> None:
+    model = small_model()
+    step = own_step(model)
+    run(step, seed=1)
+    callback = by_hand(tmp_path, tracking={TABLE: "touched"}, scrub_saves=0)
+    callback.resume(model)
+    run(step, seed=2)
+    with pytest.raises(ConfigurationError, match="cannot be tracked as touched"):
+        callback.close()
+    newest, expected = manifests(tmp_path)[-1], live(callback)
+    assert newest.step == 2
+    assert_same(replay(tmp_path, newest.position, expected), expected)
+
+
+def test_a_step_that_raises_is_followed_by_a_save_of_each_callback(tmp_path: Path) -> None:
+    model, both = small_model(run_eagerly=True), [by_hand(tmp_path / name) for name in "ab"]
+    ids, targets = batches(3)
+    ids[-1] = ROWS
+    for steps in (2, 4):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            model.fit(ids, targets, batch_size=BATCH, shuffle=False, verbose=0, callbacks=both)
+        assert [manifests(callback.checkpoint_dir)[-1].step for callback in both] == [steps, steps]
+    for callback in both:
+        assert_saved(callback)
+        callback.close()
 
 
 def test_a_callback_that_ends_leaves_the_writes_to_another_one(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import hotdelta.keras as hk
 from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.position import Position
-from hotdelta.train import full_builder
+from hotdelta.chain.scan import Scanner
+from hotdelta.train import DeltaWriter, full_builder
 from hotdelta.train.scrub import hash_rows
 from tests.train.conftest import StartTraining
 from tests.train.small_training import BY_HAND, ROWS, SlowDisk, SmallTraining
@@ -49,6 +52,46 @@ def test_a_write_through_the_variable_is_in_the_next_delta(
     training.save()
     training.check()
     assert training.trainer.status.rows_unrecorded == 0
+
+
+ROWS_WRITTEN: dict[str, tuple[Write, int]] = {
+    "scatter_add": (lambda variable: variable.scatter_add(tf.IndexedSlices(ROW, [5])), 1),
+    "scatter_sub": (lambda variable: variable.scatter_sub(sparse_delta=tf.IndexedSlices(ROW, [5])), 1),
+    "batch_scatter_update": (
+        lambda variable: variable.batch_scatter_update(tf.IndexedSlices(tf.fill((2, 1), 7.0), [[0], [1]])),
+        ROWS,
+    ),
+    "assign": (
+        lambda variable: variable.assign(tf.IndexedSlices(ROW, tf.constant([5]), tf.constant([ROWS, 3]))),
+        ROWS,
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ROWS_WRITTEN)
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_write_that_names_its_rows_touches_no_others(
+    start_training: StartTraining, how: str, is_traced: bool
+) -> None:
+    training = start_training()
+    write, rows = ROWS_WRITTEN[how]
+    (tf.function(write) if is_traced else write)(training.table)
+    assert training.trainer.trackers.touched_rows() == rows
+    training.save()
+    training.check()
+
+
+def test_rows_that_the_user_tells_are_all_that_a_row_wise_step_touches(tmp_path: Path) -> None:
+    table = tf.Variable(tf.ones([ROWS, 3]))
+    optimizer = hk.SGD(0.1)
+    optimizer.build([table])
+    with DeltaWriter(
+        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, options=BY_HAND
+    ) as writer:
+        optimizer.apply([tf.IndexedSlices(tf.ones([2, 3]), tf.constant([3, 5]), tf.constant([ROWS, 3]))])
+        writer.touch("table", [3, 5])
+        writer.save()
+        assert Scanner(tmp_path).scan().manifests[-1].tables["table"].rows_changed == 2
 
 
 def test_after_the_end_variables_are_as_they_were(start_training: StartTraining) -> None:

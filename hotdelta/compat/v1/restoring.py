@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from hotdelta.chain import names, state_file
 from hotdelta.chain.bundle import BundleReader
+from hotdelta.chain.delta_tensors import has_value, ids_tensor
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Manifest, TableRecord, Tracking
 from hotdelta.chain.scan import Listing, Scanner
@@ -26,7 +27,6 @@ from hotdelta.errors import CommitError, ModelMismatchError
 from hotdelta.logs import event
 from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits, find_resume_point
 from hotdelta.train.row_values import Array, Ids
-from hotdelta.train.variables import OtherVariable
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,13 @@ def find_point(save_path: str) -> ResumePoint | None:
     if fulls and fulls[-1].prefix == prefix:
         return find_resume_point(run_dir, listing)
     asked = [manifest for manifest in fulls if manifest.prefix == prefix]
+    return ResumePoint(asked[0], (), ()) if asked else None
+
+
+def find_full(save_path: str) -> ResumePoint | None:
+    """This very full, whatever was committed after it. None: it is no checkpoint of a chain."""
+    manifests = [] if _is_foreign(save_path) else Scanner(Path(save_path).parent).scan().manifests
+    asked = [m for m in manifests if m.kind is Kind.FULL and m.prefix == Path(save_path).name]
     return ResumePoint(asked[0], (), ()) if asked else None
 
 
@@ -135,7 +142,7 @@ def restore_point(
             else:
                 _write_moved(session, table, reader, rows)
         for other in graph.variables.others:
-            graph.values.write(session, other.key, _value(reader, run_dir, point, other))
+            graph.values.write(session, other.key, reader.other_value(other))
     session.run(graph.marker_initializers)
     graph.restored = point.node
     for problem in point.problems:
@@ -204,41 +211,21 @@ def _apply_deltas(session: Any, table: GraphTable, run_dir: Path, point: ResumeP
     for manifest in point.deltas:
         with BundleReader(directory_of(run_dir, Kind.DELTA), manifest.prefix) as reader:
             for key, operations in table.rows.items():
-                _apply_delta(session, operations, reader, key)
+                _apply_delta(session, operations, reader, key, owner=table.key)
 
 
-def _apply_delta(session: Any, operations: RowOperations, reader: BundleReader, key: str) -> None:
+def _apply_delta(
+    session: Any, operations: RowOperations, reader: BundleReader, key: str, *, owner: str
+) -> None:
     """A variable of which this graph looks up rows may have been saved whole by a graph that does not."""
     saved = operations.saved
-    changed = _changed_rows(reader, key, saved.spec)
-    if changed is not None:
-        operations.write(session, *changed)
-    elif key + names.VALUE_SUFFIX in reader.entries and reader.entries[key + names.VALUE_SUFFIX].shape[0]:
+    if key + names.ROWS_SUFFIX in reader.entries:
+        ids = reader.read(ids_tensor(reader.entries, key, owner=owner))
+        rows = reader.map_bytes(key + names.ROWS_SUFFIX).view(saved.numpy_dtype)
+        operations.write(session, ids, np.array(rows.reshape(len(ids), *saved.shape[1:])))
+    elif has_value(reader.entries, key):
         value = reader.map_bytes(key + names.VALUE_SUFFIX).view(saved.numpy_dtype).reshape(saved.shape)
         operations.write_whole(session, np.array(value))
-
-
-def _changed_rows(reader: BundleReader, key: str, spec: Any) -> tuple[Ids, Array] | None:
-    """Ids and rows of a delta; a slot may share the ids of its table, whose key begins its own."""
-    if key + names.ROWS_SUFFIX not in reader.entries:
-        return None
-    owner = key
-    while owner + names.IDS_SUFFIX not in reader.entries and "/" in owner:
-        owner = owner.rpartition("/")[0]
-    ids = reader.read(owner + names.IDS_SUFFIX)
-    raw = reader.map_bytes(key + names.ROWS_SUFFIX).view(np.dtype(spec.dtype.as_numpy_dtype))
-    return ids, np.array(raw.reshape(len(ids), *(int(size) for size in spec.shape[1:])))
-
-
-def _value(reader: ResumeReader, run_dir: Path, point: ResumePoint, other: OtherVariable) -> Array:
-    """A variable that this graph takes whole may be a table of the graph that trains."""
-    value = np.array(reader.other_value(other))
-    for manifest in point.deltas:
-        with BundleReader(directory_of(run_dir, Kind.DELTA), manifest.prefix) as delta:
-            changed = _changed_rows(delta, other.key, other.variable)
-            if changed is not None:
-                value[changed[0]] = changed[1]
-    return value
 
 
 def _write_moved(session: Any, table: GraphTable, reader: ResumeReader, rows: Ids) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hotdelta.compat.v1 as tf
+import hotdelta.io as hio
 from exporter.export import ExportOptions
 from exporter.loaded_graph import LoadedGraph
 from hotdelta.chain import BundleReader, directory_of
@@ -79,6 +81,42 @@ def build_and_resume(directory: Path) -> None:
     with monitored(directory) as session:
         assert_same_bits(live_state(session._tf_sess()), saved)
         train(session, model, BATCHES[:1])
+
+
+def two_tables(*, parts: int = 1) -> Model:
+    """The slot `items/users` is of the table `items`: the optimizer has the name of the other table."""
+    partitioner = tf.fixed_size_partitioner(parts) if parts > 1 else None
+    items = tf.get_variable("items", [30, 4], partitioner=partitioner)
+    users = tf.get_variable("users", [30, 4])
+    ids = tf.placeholder(tf.int64, [None])
+    rows = tf.nn.embedding_lookup(items, ids), tf.nn.embedding_lookup(users, (ids + 7) % 30)
+    loss = tf.reduce_sum(tf.square(rows[0] * rows[1]))
+    step = tf.train.get_or_create_global_step()
+    optimizer = tf.train.AdagradOptimizer(0.1, name="users")
+    return Model(ids, items, loss, step, optimizer.minimize(loss, global_step=step))
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2], ids=["loaded", "restored", "moved"])
+def test_a_slot_may_be_named_like_another_table(tmp_path: Path, parts: int) -> None:
+    with new_graph():
+        model = two_tables()
+        with suppress(ZeroDivisionError), monitored(tmp_path) as session:
+            train(session, model, BATCHES)
+            raise ZeroDivisionError
+    saved = newest_state(tmp_path)
+    with new_graph():
+        two_tables(parts=parts)
+        if parts == 0:
+            with tf.Session() as session:
+                hio.load_persistables(session, tmp_path)
+                found = live_state(session)
+        else:
+            with monitored(tmp_path) as session:
+                found = live_state(session._tf_sess())
+    for key in ("items/users", "users/users"):
+        moved = parts == 2 and key == "items/users"
+        rows = [*range(0, 30, 2), *range(1, 30, 2)] if moved else [*range(30)]
+        assert found[key].tolist() == saved[key][rows].tolist(), key
 
 
 def test_slots_of_parts_that_tensorflow_misnames_are_refused_with_the_remedy(tmp_path: Path) -> None:
