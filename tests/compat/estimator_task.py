@@ -15,6 +15,7 @@ import hotdelta.compat.v1 as tf
 from tests.compat.graph_mode.small_estimators import batches, estimator_of
 
 MAX_STEPS, WORKER_STEPS = 20, 5
+CHIEF_ROWS, WORKER_ROWS = range(25), range(25, 30)
 LOOK_SECONDS = 0.2
 
 
@@ -55,9 +56,10 @@ def run_task(model_dir: str, cluster: dict[str, list[str]], job: str) -> None:
     )
     done = Path(model_dir).with_name("worker-done")
     hooks = {"chief": [WaitForWorkerHook(done)], "worker": [WorkerDoneHook(done)]}
+    data = batches(WORKER_STEPS, WORKER_ROWS) if job == "worker" else batches(rows=CHIEF_ROWS)
     metrics, _ = tf.estimator.train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(batches(WORKER_STEPS if job == "worker" else None), MAX_STEPS, hooks.get(job)),
+        tf.estimator.TrainSpec(data, MAX_STEPS, hooks.get(job)),
         tf.estimator.EvalSpec(batches(6), start_delay_secs=0, throttle_secs=0),
     )
     print(f"evaluated {metrics['global_step'] if metrics else 'nothing'}", flush=True)

@@ -32,7 +32,7 @@ def test_each_task_does_what_tf_config_says(tmp_path: Path, forks: Forks) -> Non
     assert [("evaluated nothing" in said[job]) for job in ("chief", "worker")] == [True, True]
     assert f"evaluated {MAX_STEPS}" in said["evaluator"]
     assert manifests(model_dir, Kind.FULL)[-1].step == MAX_STEPS
-    # What the worker trained is in some delta, too.
+    # What the worker trained is in some delta, too: rows that the chief never reads.
     oldest, last = manifests(model_dir, Kind.FULL)[0], newest_state(model_dir)
     replayed = state_of(model_dir, oldest, links_after(model_dir, oldest))
     assert {key: value.tobytes() for key, value in replayed.items()} == {

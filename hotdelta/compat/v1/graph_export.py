@@ -14,6 +14,7 @@ from exporter.chain_values import find_state
 from exporter.export import ExportOptions, export_source, export_source_to
 from exporter.sources import Source
 from hotdelta.chain import names
+from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.compat.v1.eager import eager_mode
 from hotdelta.compat.v1.graph_layout import GraphLayout, find_layout
@@ -38,14 +39,19 @@ class GraphSignature:
 
 
 def export_chain(
-    signatures: Mapping[str, GraphSignature], run_dir: Path, export_dir: Path, options: ExportOptions
+    signatures: Mapping[str, GraphSignature],
+    run_dir: Path,
+    export_dir: Path,
+    options: ExportOptions,
+    *,
+    position: Position | None = None,
 ) -> Path:
-    """Export the default graph with the newest state of a chain, to `export_dir/<version>`.
+    """Export the default graph with the newest state of a chain, or that at `position`, to `export_dir/<version>`.
 
     Raises ModelMismatchError when the graph's variables are not those of the chain, ConfigurationError when it cannot
     be exported as asked, ChainError when the chain is damaged.
     """
-    state = find_state(run_dir)
+    state = find_state(run_dir, position)
     schema = load_schema(run_dir / names.DELTA_DIRECTORY, state.newest.schema)
     layout = _layout()
     _require_same_variables(layout, schema)

@@ -5,7 +5,7 @@ Only looks at the graph, never adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotdelta.chain import names
@@ -53,12 +53,11 @@ class GraphLayout:
         served = sorted([*rows, *others], key=lambda item: item.key)
         return ModelVariables(tables, others, self._schema(serving_schema(served)))
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Of the variables, and of the operations of the user that write to them."""
-        uses = [use for of_parts in self.uses.values() for use in of_parts]
-        writers = (writer.name for use in uses for writer in (*use.row_writers, *use.other_writers))
-        return frozenset({*self.uses, *(name for name in writers if not name.startswith(f"{SCOPE}/"))})
+    def writers(self, keys: Iterable[str]) -> set[str]:
+        """The names of the operations of the user that write to these variables, as far as they are here."""
+        uses = [use for key in keys for use in self.uses.get(key, ())]
+        names = {writer.name for use in uses for writer in (*use.row_writers, *use.other_writers)}
+        return {name for name in names if not name.startswith(f"{SCOPE}/")}
 
     def _schema(self, schema: Schema) -> Schema:
         """Which ids the rows of a table hold, where that is not simply their number, is part of the schema.

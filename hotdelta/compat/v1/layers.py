@@ -6,6 +6,7 @@ price of a second Keras in the process; four functions of a few lines do not.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tensorflow as _tf
@@ -15,6 +16,15 @@ from hotdelta.errors import ConfigurationError
 __all__ = ["batch_normalization", "dense", "dropout", "flatten"]
 
 _v1 = _tf.compat.v1
+
+# Names that mean something else in Keras, through which TensorFlow 1 finds them, than in tf.initializers.
+_KERAS_INITIALIZERS = {
+    **dict.fromkeys(("normal", "random_normal"), partial(_v1.random_normal_initializer, stddev=0.05)),
+    **dict.fromkeys(("uniform", "random_uniform"), partial(_v1.random_uniform_initializer, -0.05, 0.05)),
+    "truncated_normal": partial(_v1.truncated_normal_initializer, stddev=0.05),
+    "zero": _v1.zeros_initializer,
+    "one": _v1.ones_initializer,
+}
 
 
 def dense(
@@ -186,6 +196,8 @@ def _initializer(initializer: Any) -> Any:
     """TensorFlow 1 takes the name of an initializer, too."""
     if not isinstance(initializer, str):
         return initializer
+    if initializer in _KERAS_INITIALIZERS:
+        return _KERAS_INITIALIZERS[initializer]()
     found = getattr(_v1.initializers, initializer, None)
     is_initializer = isinstance(found, type) or initializer.startswith(("he_", "lecun_"))
     return found() if found and is_initializer else _refuse_name("initializer", initializer)

@@ -56,8 +56,16 @@ class Builder:
         return str(path / "saved_model.pb").encode()
 
 
-# The older name of it: tf.saved_model.builder.SavedModelBuilder.
-builder = SimpleNamespace(SavedModelBuilder=Builder)
+def _make_builder(
+    export_dir: str, save_incr_model: bool = False, allow_whole_table_reads: Collection[str] = ()
+) -> Any:
+    """The older name of Builder. Scripts that say neither option may export anything that TensorFlow can."""
+    if not save_incr_model and not allow_whole_table_reads:
+        return _v1.saved_model.Builder(export_dir)
+    return Builder(export_dir, save_incr_model, allow_whole_table_reads)
+
+
+builder = SimpleNamespace(SavedModelBuilder=_make_builder)
 
 
 def simple_save(

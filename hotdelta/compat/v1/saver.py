@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.graph_growth import refuse_new_variables
 from hotdelta.compat.v1.open_chains import is_saved, wait_for_writes
-from hotdelta.compat.v1.restoring import find_point, restore_point, warn_of_deltas
+from hotdelta.compat.v1.restoring import find_full, find_point, restore_point, warn_of_deltas
 from hotdelta.compat.v1.save_schedule import check_kept, refuse_hours
 from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
 from hotdelta.compat.v1.training_graph import TrainingGraph, prepare_graph, training_graph_of
@@ -18,13 +19,15 @@ from hotdelta.errors import ConfigurationError, ModelMismatchError
 class Saver(tf.compat.v1.train.Saver):
     """tf.train.Saver. With `incremental_save_restore` its variables can be saved as a chain, and are restored from one.
 
-    Chains are written by CheckpointSaverHook. `restore` of the newest full of a chain goes on to the newest delta.
+    Chains are written by CheckpointSaverHook. `restore` of the newest full of a chain goes on to the newest delta,
+    unless `reads_deltas` is set to False.
     """
 
     def __init__(
         self, var_list: Any = None, *args: Any, incremental_save_restore: bool = False, **kwargs: Any
     ) -> None:
         self.incremental_save_restore = incremental_save_restore
+        self.reads_deltas = True
         if incremental_save_restore and var_list is None:
             # Built by the scaffold: a Saver that is made before the optimizer would miss the optimizer's slots.
             kwargs.setdefault("defer_build", True)
@@ -101,22 +104,32 @@ class Saver(tf.compat.v1.train.Saver):
             with sess.graph.as_default():
                 self.build()
         wait_for_writes(Path(save_path or ".").parent)
-        point = find_point(save_path) if self.incremental_save_restore and save_path else None
+        find = find_point if self.reads_deltas else find_full
+        point = find(save_path) if self.incremental_save_restore and save_path else None
         if point is None:
             self._restore_stock(sess, save_path)
             return
-        graph = training_graph_of(sess.graph)
-        if graph is None:
-            with sess.graph.as_default():
-                graph = self.prepare()
+        with sess.graph.as_default():
+            graph = self._prepared()
         restore_full = super().restore
         restore_point(sess, graph, Path(save_path).parent, point, lambda path: restore_full(sess, path))
+
+    def _prepared(self) -> TrainingGraph:
+        """Another Saver may have made the graph ready, for fewer variables: the others would stay as the full has them.
+
+        Writers that came later do no harm here, where nothing is saved.
+        """
+        known = training_graph_of(tf.compat.v1.get_default_graph())
+        if known is None:
+            return self.prepare()
+        refuse_new_variables(self.saved_variables(), known.variables)
+        return known
 
     def _restore_stock(self, sess: Any, save_path: str) -> None:
         """A checkpoint of somebody else: then everything that we added to the graph starts afresh."""
         graph = training_graph_of(sess.graph)
         self._refuse_other_shapes(sess, save_path)
-        if not self.incremental_save_restore:
+        if not self.incremental_save_restore and self.reads_deltas:
             warn_of_deltas(save_path)
         if graph is not None:
             sess.run(graph.flag_initializers)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from hotdelta.chain.manifest import TableRecord, Tracking
 from hotdelta.chain.position import Node
 from hotdelta.compat.v1.full_bundle import FullBundleOperations
+from hotdelta.compat.v1.graph_growth import refuse_new_variables, refuse_new_writers
 from hotdelta.compat.v1.graph_layout import GraphLayout, TableLayout, find_layout
 from hotdelta.compat.v1.recording import (
     SCOPE,
@@ -28,7 +29,6 @@ from hotdelta.compat.v1.recording_roll import RecordingRoll
 from hotdelta.compat.v1.saved_variables import Part, SavedVariable, is_remote
 from hotdelta.compat.v1.session_values import RowOperations, ValueOperations
 from hotdelta.compat.v1.shard_delta import ShardDelta, ShardMember
-from hotdelta.errors import ConfigurationError
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import ModelVariables, Table
 
@@ -69,7 +69,7 @@ class TrainingGraph:
     """`restored` is the node that the newest restore of a Session of this graph put it to.
 
     `all_touched` marks every row of the tables that record. `shards`: how parameter servers write their own rows; None
-    when one process has all of them. `roll`: who else trains; None when no other process could. `names`: what it knows.
+    when one process has all of them. `roll`: who else trains; None when no other process could.
     """
 
     variables: ModelVariables
@@ -81,13 +81,17 @@ class TrainingGraph:
     recorders: dict[str, tf.Operation]
     shards: ShardDelta | None
     roll: RecordingRoll | None
-    names: frozenset[str]
     restored: Node | None = field(default=None)
 
     @property
     def own_variables(self) -> list[tf.Variable]:
         """What has to be initialized before training, beside the user's variables."""
         return [*(flags.variable for flags in self._flags), *self.markers]
+
+    @property
+    def recorded_keys(self) -> list[str]:
+        """Of all variables that are not compared, so that each of their writers needs a recorder."""
+        return [key for table in self.tables if table.flags is not None for key in table.rows]
 
     @property
     def flag_initializers(self) -> list[tf.Operation]:
@@ -144,13 +148,14 @@ def training_graph_of(graph: Any) -> TrainingGraph | None:
 def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
     """Add recorders and operations to the default graph; the second call for a graph returns the first's answer.
 
-    Raises ConfigurationError when the graph has grown meanwhile.
+    Raises ConfigurationError when the graph has grown meanwhile by what that answer would miss.
     """
     graph = tf.compat.v1.get_default_graph()
     layout = find_layout(saved)
     known = training_graph_of(graph)
     if known is not None:
-        _refuse_new(layout.names - known.names)
+        refuse_new_variables(saved, known.variables)
+        refuse_new_writers(layout.writers(known.recorded_keys) - known.recorders.keys())
         return known
     variables = layout.variables
     recorders: dict[str, tf.Operation] = {}
@@ -166,7 +171,6 @@ def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
             recorders,
             _shards(tables),
             RecordingRoll() if any(is_remote(part.variable.device) for part in _parts(saved)) else None,
-            layout.names,
         )
     setattr(graph, _ATTRIBUTE, prepared)
     return prepared
@@ -182,14 +186,6 @@ def watch_assigns(graph: TrainingGraph, *, except_for: Collection[str]) -> None:
             for assign in assigns:
                 if assign.name not in except_for:
                     graph.recorders[assign.name] = mark_when_assigned(flags, assign)
-
-
-def _refuse_new(names: Collection[str]) -> None:
-    if names:
-        raise ConfigurationError(
-            f"{', '.join(sorted(names))}: not there when the graph was made ready for deltas, and not recorded",
-            hint="build everything before the first Session that saves or restores deltas, or build a new graph",
-        )
 
 
 def _table(layout: TableLayout, graph: GraphLayout, recorders: dict[str, tf.Operation]) -> GraphTable:

@@ -184,6 +184,32 @@ def test_builder_and_simple_save_export_what_the_session_holds_and_it_follows_th
             assert served(graph) != expected
 
 
+def test_the_older_name_of_builder_is_that_of_tensorflow_unless_it_is_given_our_options(
+    tmp_path: Path,
+) -> None:
+    make_builder = tf.saved_model.builder.SavedModelBuilder
+    with new_graph():
+        model = build_model(Build())
+        total = tf.reduce_sum(model.table, name="total")
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            stock = make_builder(str(tmp_path / "stock"))
+            stock.add_meta_graph_and_variables(session, ["serve", "gpu"], None, None)
+            stock.add_meta_graph(["train"])
+            stock.save(as_text=True)
+            expected = session.run(total)
+            for name, options in (
+                ("deltas", {"save_incr_model": True}),
+                ("fulls", {"allow_whole_table_reads": ["table"]}),
+            ):
+                ours = make_builder(str(tmp_path / name), **options)
+                assert isinstance(ours, tf.saved_model.Builder)
+    for tags in (["serve", "gpu"], ["train"]):
+        with new_graph(), tf.Session() as session:
+            tf.saved_model.loader.load(session, tags, str(tmp_path / "stock"))
+            assert session.run("total:0") == expected
+
+
 @pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
 def test_feature_columns_and_vocabularies_are_exported(tmp_path: Path, use_resource: bool) -> None:
     def build() -> tuple[Any, Any]:

@@ -32,6 +32,29 @@ def test_functions_and_initializers_may_be_given_by_name() -> None:
 
 
 @pytest.mark.parametrize(
+    "name, deviation, limit",
+    [
+        ("normal", 0.05, 0.3),
+        ("random_normal", 0.05, 0.3),
+        ("truncated_normal", 0.044, 0.1),
+        ("uniform", 0.0289, 0.05),
+        ("random_uniform", 0.0289, 0.05),
+        ("zero", 0, 0),
+        ("one", 0, 1),
+    ],
+)
+def test_names_of_initializers_mean_what_they_do_in_keras(name: str, deviation: float, limit: float) -> None:
+    with new_graph():
+        tf.layers.dense(tf.ones([1, 100]), 100, kernel_initializer=name, use_bias=False)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            (kernel,) = session.run(tf.global_variables())
+    assert kernel.std() == pytest.approx(deviation, rel=0.05)
+    assert 0.9 * min(limit, 3 * deviation or limit) <= np.abs(kernel).max() <= limit
+    assert abs(kernel.mean()) < 0.01 or name == "one"
+
+
+@pytest.mark.parametrize(
     "options, problem",
     [
         ({"activation": "rlu"}, "no activation 'rlu'"),

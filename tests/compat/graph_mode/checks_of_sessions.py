@@ -75,6 +75,61 @@ def test_a_graph_that_grows_after_it_was_made_ready_for_deltas_is_refused(tmp_pa
             monitored(tmp_path)
 
 
+def test_a_new_variable_for_a_graph_that_was_made_ready_for_deltas_is_refused(tmp_path: Path) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path / "old") as session:
+            train(session, model, [[1]])
+        tf.get_variable("late", [2])
+        saver = tf.train.Saver(tf.global_variables(), incremental_save_restore=True)
+        scaffold = tf.train.Scaffold(saver=saver, incremental_save_restore=True)
+        with pytest.raises(ConfigurationError, match="late: not there when the graph"):
+            monitored(tmp_path / "new", scaffold=scaffold)
+
+
+@pytest.mark.parametrize("late", ["assign", "dense", "compared"])
+def test_a_graph_may_grow_by_writers_of_what_is_compared(tmp_path: Path, late: str) -> None:
+    first = tf.train.AdamOptimizer if late == "compared" else tf.train.AdagradOptimizer
+    with new_graph():
+        model = build_model(Build(), first(0.1))
+        with monitored(tmp_path) as session:
+            train(session, model, [[1], [2]])
+        (kernel,) = (each for each in tf.trainable_variables() if each.op.name == "kernel")
+        if late == "assign":
+            write = tf.assign(kernel, kernel * 0.5)
+        else:
+            trained = [kernel] if late == "dense" else [kernel, model.table]
+            optimizer = tf.train.GradientDescentOptimizer(0.1)
+            write = optimizer.minimize(model.loss, global_step=model.step, var_list=trained)
+        with monitored(tmp_path) as session:
+            session.run(write, {model.ids: [3]})
+            train(session, model, [[4], [5], [6]])
+            session.run(write, {model.ids: [7]})
+            last = live_state(session._tf_sess())
+        assert_same_bits(newest_state(tmp_path), last)
+        with tf.train.MonitoredTrainingSession(
+            checkpoint_dir=str(tmp_path), save_checkpoint_secs=None
+        ) as reader:
+            assert_same_bits(live_state(reader._tf_sess()), last)
+
+
+def test_a_saver_restores_no_variable_without_its_deltas(tmp_path: Path) -> None:
+    leave_deltas(tmp_path)
+    newest = newest_state(tmp_path)
+    with new_graph():
+        model = build_model(Build())
+        full = tf.train.latest_checkpoint(str(tmp_path))
+        both = [model.table, *(each for each in tf.trainable_variables() if each.op.name == "kernel")]
+        with tf.Session() as session:
+            one = tf.train.Saver([model.table], incremental_save_restore=True)
+            one.restore(session, full)
+            with pytest.raises(ConfigurationError, match="kernel: not there when the graph"):
+                tf.train.Saver(both, incremental_save_restore=True).restore(session, full)
+            session.run(tf.scatter_update(model.table, [1], tf.zeros([1, 4])))
+            one.restore(session, full)
+            assert_same_bits({"table": session.run(model.table)}, {"table": newest["table"]})
+
+
 def test_a_supervisor_does_not_go_on_with_a_chain_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

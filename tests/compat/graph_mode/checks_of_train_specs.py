@@ -91,6 +91,11 @@ def test_a_final_exporter_exports_once(tmp_path: Path) -> None:
     assert asked["checkpoint_path"] == "model.ckpt-2"
     assert asked["receiver"] is inputs
     assert not asked["save_incr_model"]
+    # What servers can go on from by deltas is the newest state.
+    incremental = tf.estimator.FinalExporter("incremental", inputs, save_incr_model=True)
+    export(incremental, estimator, 3, is_final=True)
+    assert estimator.asked[-1]["checkpoint_path"] is None
+    assert estimator.asked[-1]["save_incr_model"]
 
 
 def test_a_latest_exporter_keeps_the_newest_exports_and_what_is_not_one(tmp_path: Path) -> None:

@@ -42,11 +42,11 @@ def estimator_of(model_dir: Path, model: Any = model_fn, **options: Any) -> Any:
     return tf.estimator.Estimator(model, str(model_dir), config)
 
 
-def batches(count: int | None = None) -> Any:
+def batches(count: int | None = None, rows: range = range(ROWS)) -> Any:
     """An input function of so many batches of other rows each; None: without end."""
 
     def input_fn() -> Any:
-        ids = np.arange(ROWS)
+        ids = np.array(rows)
         data = tf.data.Dataset.from_tensor_slices(({"id": ids}, (ids % 7).astype("f4")))
         endless = data.repeat().batch(BATCH)
         return endless if count is None else endless.take(count)

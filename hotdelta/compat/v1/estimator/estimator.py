@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.estimator.export_job import ExportJob, refuse_extras
 from hotdelta.compat.v1.estimator.inference import (
+    Checkpoint,
     run_evaluation,
     run_prediction,
     single_examples,
@@ -120,13 +121,13 @@ class Estimator:
         checkpoint_path: str | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """The metrics at the newest state, written to `eval[_<name>]` for TensorBoard, too."""
-        path = self._existing_checkpoint(checkpoint_path)
+        """The metrics at the newest state, or just at a checkpoint; in `eval[_<name>]` for TensorBoard, too."""
+        checkpoint = self._checkpoint(checkpoint_path)
         with v1.Graph().as_default():
             v1.train.get_or_create_global_step()
             spec = self._build(ModeKeys.EVAL, input_fn)
             config = self._config.session_config
-            answer = run_evaluation(spec, path, steps=steps, hooks=hooks or (), config=config)
+            answer = run_evaluation(spec, checkpoint, steps=steps, hooks=hooks or (), config=config)
         write_summary(Path(self._model_dir) / (f"eval_{name}" if name else "eval"), answer)
         return answer
 
@@ -139,7 +140,7 @@ class Estimator:
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
         """One prediction after another, each a dict when the model function says so."""
-        path = self._existing_checkpoint(checkpoint_path)
+        checkpoint = self._checkpoint(checkpoint_path)
         with v1.Graph().as_default():
             v1.train.get_or_create_global_step()
             spec = self._build(ModeKeys.PREDICT, input_fn, with_labels=False)
@@ -147,7 +148,7 @@ class Estimator:
             if predict_keys is not None:
                 predictions = {key: predictions[key] for key in _as_list(predict_keys)}
             config = self._config.session_config
-            for answers in run_prediction(spec, predictions, path, hooks=hooks or (), config=config):
+            for answers in run_prediction(spec, predictions, checkpoint, hooks=hooks or (), config=config):
                 yield from single_examples(answers) if yield_single_examples else [answers]
 
     def export_saved_model(
@@ -166,8 +167,8 @@ class Estimator:
         of tables that predictions may read whole.
         """
         refuse_extras(assets_extra, as_text=as_text)
-        path = self._existing_checkpoint(checkpoint_path)
-        job = ExportJob(Path(self._model_dir), path, checkpoint_path is None, tuple(allow_whole_table_reads))
+        checkpoint = self._checkpoint(checkpoint_path)
+        job = ExportJob(Path(self._model_dir), checkpoint, tuple(allow_whole_table_reads))
         with v1.Graph().as_default():
             v1.train.get_or_create_global_step()
             receiver = serving_input_receiver_fn()
@@ -195,6 +196,9 @@ class Estimator:
                 "the model function returns no EstimatorSpec", hint="return tf.estimator.EstimatorSpec"
             )
         return spec
+
+    def _checkpoint(self, path: str | None) -> Checkpoint:
+        return Checkpoint(self._existing_checkpoint(path), is_newest=path is None)
 
     def _existing_checkpoint(self, path: str | None) -> str:
         found = path or self.latest_checkpoint()

@@ -13,7 +13,9 @@ import tensorflow as tf
 from hotdelta.compat.v1.estimator.estimator import Estimator
 from hotdelta.compat.v1.estimator.export_job import require_chain
 from hotdelta.compat.v1.estimator.train_specs import EvalSpec
+from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
+from hotdelta.train.server_patience import PATIENCE
 
 logger = logging.getLogger(__name__)
 v1 = tf.compat.v1
@@ -25,7 +27,7 @@ LOOK_SECONDS = 1.0
 class EvaluationRounds:
     """`metrics` and `exports` are those of the last round, None before the first.
 
-    A round is for a full checkpoint, and no full has two. Deltas that follow it are read, too.
+    A round is for a full checkpoint, without the deltas that follow it, and no full has two.
     """
 
     def __init__(self, estimator: Estimator, spec: EvalSpec, max_steps: int | None) -> None:
@@ -37,17 +39,26 @@ class EvaluationRounds:
         self.exports: list[Any] | None = None
 
     @property
+    def model_dir(self) -> str:
+        return self._estimator.model_dir
+
+    @property
+    def step(self) -> int:
+        """Of the model in the last round, -1 before the first."""
+        return -1 if self.metrics is None else int(self.metrics["global_step"])
+
+    @property
     def is_final(self) -> bool:
         """Whether the last round was of a model that is trained to the end."""
-        if self._max_steps is None or self.metrics is None:
-            return False
-        return bool(self.metrics["global_step"] >= self._max_steps)
+        return self._max_steps is not None and self.step >= self._max_steps
 
     def run(self) -> bool:
         """One round; False: there is no checkpoint that has had none."""
         path = self._estimator.latest_checkpoint()
         if path is None or path == self._evaluated:
             return False
+        if self._evaluated is None:
+            self.check_exporters()
         spec = self._spec
         self.metrics = self._estimator.evaluate(spec.input_fn, spec.steps, spec.hooks, path, spec.name)
         self._evaluated = path
@@ -64,8 +75,12 @@ class EvaluationRounds:
         return True
 
     def check_exporters(self) -> None:
-        """When something was saved. Raises ConfigurationError at once, and not when the training is over."""
-        if any(getattr(exporter, "save_incr_model", False) for exporter in self._spec.exporters):
+        """When something was saved. Raises ConfigurationError at once, and not when the training is over.
+
+        Of a trainer that will write deltas an evaluator may see an older checkpoint first.
+        """
+        is_incremental = any(getattr(each, "save_incr_model", False) for each in self._spec.exporters)
+        if is_incremental and not self._estimator.config.is_incremental:
             require_chain(Path(self._estimator.model_dir))
 
 
@@ -92,12 +107,21 @@ class EvaluatingListener(tf.compat.v1.train.CheckpointSaverListener):
             self._run(global_step_value)
 
     def end(self, session: Any, global_step_value: int) -> None:  # noqa: ARG002 - as tf.train has it
-        if global_step_value != self._timer.last_triggered_step():
+        """Raises ConfigurationError when the end of training was not saved where evaluations look for it."""
+        if self._rounds.step < global_step_value:
             self._run(global_step_value)
+        if self._rounds.step < global_step_value:
+            raise ConfigurationError(
+                f"the model cannot be evaluated at step {global_step_value}: {self._rounds.model_dir} has no "
+                "checkpoint of it",
+                hint="the log says whether writing it failed; if not, have a CheckpointSaverHook save there",
+            )
 
     def _run(self, step: int) -> None:
         self._timer.update_last_triggered_step(step)
-        self._rounds.run()
+        # The trainer's Session is in the middle of a step, but does not wait for its cluster.
+        with PATIENCE.paused():
+            self._rounds.run()
 
 
 def evaluate_continuously(

@@ -10,21 +10,22 @@ from typing import Any
 import tensorflow as tf
 
 from exporter.export import ExportOptions
-from hotdelta.chain.scan import Scanner
 from hotdelta.compat.v1.estimator.export import ServingInputReceiver, signature_outputs
+from hotdelta.compat.v1.estimator.inference import Checkpoint
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
 from hotdelta.compat.v1.graph_export import GraphSignature, export_chain, export_session, refuse_text
+from hotdelta.compat.v1.reading_session import has_chain
+from hotdelta.compat.v1.restoring import find_full
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """`is_newest`: nobody asked for this very checkpoint, so deltas after it count, too."""
+    """What to export, of the directory of which model."""
 
     model_dir: Path
-    checkpoint_path: str
-    is_newest: bool
+    checkpoint: Checkpoint
     allow_whole_table_reads: tuple[str, ...] = ()
 
     def run(
@@ -42,20 +43,23 @@ class ExportJob:
             version=_free_version(export_dir),
             allow_whole_table_reads=self.allow_whole_table_reads,
         )
-        if self.is_newest and _has_chain(self.model_dir):
+        if self.checkpoint.is_newest and has_chain(str(self.model_dir)):
             return export_chain(signatures, self.model_dir, export_dir, options)
+        asked, run_dir = find_full(self.checkpoint.path), Path(self.checkpoint.path).parent
+        if asked is not None:
+            return export_chain(signatures, run_dir, export_dir, options, position=asked.full.position)
         return self._export_checkpoint(signatures, export_dir, options)
 
     def _export_checkpoint(self, signatures: Any, export_dir: Path, options: ExportOptions) -> Path:
         with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.tables_initializer())
-            Saver(sharded=True).restore(session, self.checkpoint_path)
+            Saver(sharded=True).restore(session, self.checkpoint.path)
             return export_session(session, signatures, export_dir / str(options.version), options)
 
 
 def require_chain(model_dir: Path) -> None:
     """Raises ConfigurationError when training leaves no deltas there."""
-    if not _has_chain(model_dir):
+    if not has_chain(str(model_dir)):
         raise ConfigurationError(
             f"{model_dir} holds no deltas and will never get any, so there is nothing incremental to export",
             hint="train with RunConfig(save_incremental_checkpoint_secs=...) or an incremental CheckpointSaverHook",
@@ -69,10 +73,6 @@ def refuse_extras(assets_extra: Any, *, as_text: bool) -> None:
         raise ConfigurationError(
             "assets_extra cannot be exported here", hint="put these files beside the SavedModel"
         )
-
-
-def _has_chain(model_dir: Path) -> bool:
-    return bool(Scanner(model_dir).scan().manifests)
 
 
 def _free_version(export_dir: Path) -> int:

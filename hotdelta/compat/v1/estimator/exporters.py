@@ -12,7 +12,6 @@ from typing import Any
 
 from hotdelta.compat.v1.estimator.eval_events import read_results
 from hotdelta.compat.v1.estimator.export_job import refuse_extras
-from hotdelta.compat.v1.reading_session import has_chain
 from hotdelta.errors import ConfigurationError
 
 Result = Mapping[str, Any]
@@ -69,11 +68,11 @@ class SavedModelExporter(Exporter):
         return self._name
 
     def _save(self, estimator: Any, export_path: str, checkpoint_path: str) -> bytes:
-        """Of a chain its newest state: that is what was evaluated, and where its servers have to go on from."""
+        """What was evaluated; for servers that take deltas the newest state, which is where they have to go on from."""
         exported: bytes = estimator.export_saved_model(
             export_path,
             self._serving_input_receiver_fn,
-            checkpoint_path=None if has_chain(estimator.model_dir) else checkpoint_path,
+            checkpoint_path=None if self.save_incr_model else checkpoint_path,
             save_incr_model=self.save_incr_model,
             allow_whole_table_reads=self._allow_whole_table_reads,
         )

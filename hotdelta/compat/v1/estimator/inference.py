@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.chain.scan import Scanner
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
+from hotdelta.compat.v1.reading_session import checkpoint_directory, has_chain
 from hotdelta.compat.v1.scaffold import Scaffold
 
 v1 = tf.compat.v1
 
 
-def open_session(scaffold: Any, checkpoint_path: str, *, hooks: Sequence[Any], config: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`is_newest`: nobody asked for this very checkpoint, so deltas after it count, too."""
+
+    path: str
+    is_newest: bool
+
+
+class _SessionCreator(tf.compat.v1.train.ChiefSessionCreator):
+    """Restores deltas only when they count."""
+
+    def __init__(self, scaffold: Any, config: Any, checkpoint: Checkpoint) -> None:
+        super().__init__(scaffold, config=config, checkpoint_filename_with_path=checkpoint.path)
+        self._reads_deltas = checkpoint.is_newest
+
+    def create_session(self) -> Any:
+        # Only now the scaffold has its Saver for certain.
+        self._scaffold.finalize().saver.reads_deltas = self._reads_deltas
+        return super().create_session()
+
+
+def open_session(scaffold: Any, checkpoint: Checkpoint, *, hooks: Sequence[Any], config: Any) -> Any:
     """A Session of the default graph; `scaffold` is that of the spec, if it has one."""
     if scaffold is None:
-        has_chain = bool(Scanner(Path(checkpoint_path).parent).scan().manifests)
-        scaffold = Scaffold(incremental_save_restore=has_chain)
+        scaffold = Scaffold(incremental_save_restore=has_chain(checkpoint_directory(checkpoint.path)))
     # A model function may make a saving hook in every mode. Who only reads must not write the file `checkpoint`: the
     # trainer may be doing so.
     scaffold.chain_dir = None
-    creator = v1.train.ChiefSessionCreator(
-        scaffold, config=config, checkpoint_filename_with_path=checkpoint_path
-    )
-    return v1.train.MonitoredSession(creator, hooks=hooks)
+    return v1.train.MonitoredSession(_SessionCreator(scaffold, config, checkpoint), hooks=hooks)
 
 
 def run_evaluation(
-    spec: EstimatorSpec, checkpoint_path: str, *, steps: int | None, hooks: Sequence[Any], config: Any
+    spec: EstimatorSpec, checkpoint: Checkpoint, *, steps: int | None, hooks: Sequence[Any], config: Any
 ) -> dict[str, Any]:
     """The metrics over so many batches (None: until the input ends), the loss and the global step."""
     metrics = dict(spec.eval_metric_ops or {})
@@ -40,7 +58,7 @@ def run_evaluation(
     answers = {key: value for key, (value, _) in metrics.items()}
     answers["global_step"] = v1.train.get_global_step()
     all_hooks = [*hooks, *(spec.evaluation_hooks or ())]
-    with open_session(spec.scaffold, checkpoint_path, hooks=all_hooks, config=config) as session:
+    with open_session(spec.scaffold, checkpoint, hooks=all_hooks, config=config) as session:
         done = 0
         while (steps is None or done < steps) and not session.should_stop():
             try:
@@ -52,11 +70,11 @@ def run_evaluation(
 
 
 def run_prediction(
-    spec: EstimatorSpec, predictions: Any, checkpoint_path: str, *, hooks: Sequence[Any], config: Any
+    spec: EstimatorSpec, predictions: Any, checkpoint: Checkpoint, *, hooks: Sequence[Any], config: Any
 ) -> Iterator[Any]:
     """One batch of answers after another."""
     all_hooks = [*hooks, *(spec.prediction_hooks or ())]
-    with open_session(spec.scaffold, checkpoint_path, hooks=all_hooks, config=config) as session:
+    with open_session(spec.scaffold, checkpoint, hooks=all_hooks, config=config) as session:
         while not session.should_stop():
             try:
                 answers = session.run(predictions)

@@ -119,6 +119,11 @@ class RunConfig:
         return tf.train.ClusterSpec(self._cluster.get("cluster", {}))
 
     @property
+    def training_cluster_spec(self) -> Any:
+        """Without the evaluator, which has no server: a Session would wait for it for ever."""
+        return tf.train.ClusterSpec(self._tasks)
+
+    @property
     def task_type(self) -> str:
         return str(self._cluster.get("task", {}).get("type", "worker"))
 

@@ -76,7 +76,8 @@ def _start_server(config: RunConfig) -> Server:
     if config.session_config is not None:
         options.gpu_options.CopyFrom(config.session_config.gpu_options)
     event(logger, logging.INFO, "starting a server", task=f"{config.task_type}:{config.task_id}")
-    return Server(config.cluster_spec, job_name=config.task_type, task_index=config.task_id, config=options)
+    cluster = config.training_cluster_spec
+    return Server(cluster, job_name=config.task_type, task_index=config.task_id, config=options)
 
 
 def worker_delay_seconds(config: RunConfig) -> float:

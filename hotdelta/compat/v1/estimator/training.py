@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -45,7 +46,7 @@ def run_training(
             "saving_listeners would never be called: nothing is saved",
             hint="set save_checkpoints_secs or save_checkpoints_steps in RunConfig",
         )
-    for hook in saving_hooks:
+    for hook in _listened_hooks(saving_hooks, str(config.model_dir)):
         hook._listeners = [*hook._listeners, *listeners]
     with MonitoredTrainingSession(
         master=config.master,
@@ -107,3 +108,9 @@ def _saver_hook(config: RunConfig, scaffold: Any) -> CheckpointSaverHook:
 
 def _saving_hooks(hooks: Sequence[Any]) -> list[Any]:
     return [hook for hook in hooks if isinstance(hook, v1.train.CheckpointSaverHook)]
+
+
+def _listened_hooks(saving_hooks: Sequence[Any], model_dir: str) -> Sequence[Any]:
+    """Listeners are about the checkpoints of the model; others may save copies elsewhere."""
+    own = [hook for hook in saving_hooks if Path(hook._checkpoint_dir).resolve() == Path(model_dir).resolve()]
+    return own or saving_hooks
