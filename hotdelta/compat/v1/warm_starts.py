@@ -21,7 +21,12 @@ def warm_start(ckpt_to_initialize_from: str | Path, *args: Any, **kwargs: Any) -
     v1.train.warm_start(_read(ckpt_to_initialize_from), *args, **kwargs)
 
 
-def _read(checkpoint: str | Path) -> str:
+def full_of(checkpoint: str | Path) -> str | None:
+    """The checkpoint itself, or the newest one of a directory."""
     path = os.fspath(checkpoint)
-    warn_of_deltas(tf.train.latest_checkpoint(path) if Path(path).is_dir() else path)
-    return path
+    return tf.train.latest_checkpoint(path) if Path(path).is_dir() else path
+
+
+def _read(checkpoint: str | Path) -> str:
+    warn_of_deltas(full_of(checkpoint))
+    return os.fspath(checkpoint)

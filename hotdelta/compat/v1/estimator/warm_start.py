@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.restoring import warn_of_deltas
+from hotdelta.compat.v1 import warm_starts
 from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1
@@ -38,14 +37,13 @@ def to_settings(given: Any) -> WarmStartSettings | None:
 
 def warm_start(settings: WarmStartSettings) -> None:
     """Changes the initializers of the default graph. The deltas after the checkpoint are not read; the log says so."""
-    given = os.fspath(settings.ckpt_to_initialize_from)
-    path = tf.train.latest_checkpoint(given) if Path(given).is_dir() else given
+    given = settings.ckpt_to_initialize_from
+    path = warm_starts.full_of(given)
     if path is None or not v1.train.checkpoint_exists(path):
         raise ConfigurationError(
             f"warm_start_from: {given} holds no checkpoint", hint="give a checkpoint, or a directory with one"
         )
-    warn_of_deltas(path)
-    v1.train.warm_start(
+    warm_starts.warm_start(
         path,
         settings.vars_to_warm_start,
         settings.var_name_to_vocab_info,
