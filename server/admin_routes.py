@@ -16,6 +16,7 @@ from hotdelta.chain import Node, Position
 from hotdelta.errors import HotdeltaError, ManifestError, RequestError
 from hotdelta.logs import event
 from server.admin_tokens import AdminTokens
+from server.connection_limits import BufferedBytes
 from server.error_responses import json_response
 from server.predict_route import read_body
 from server.served_model import ServedModel
@@ -106,7 +107,9 @@ class _Desk:
 async def _read_document(request: Request) -> dict[str, Any]:
     hint = "an order is a short JSON object"
     try:
-        return _parse(await read_body(request.scope, request.receive, MAX_BODY_BYTES, hint=hint))
+        # Counted by itself: an order is taken however much predictions have buffered.
+        alone = BufferedBytes(MAX_BODY_BYTES)
+        return _parse(await read_body(request.scope, request.receive, MAX_BODY_BYTES, alone, hint=hint))
     except ClientDisconnect as error:
         raise RequestError("the client hung up in the middle of its order") from error
 

@@ -22,6 +22,7 @@ from server import error_responses
 from server.admin_routes import admin_router
 from server.admin_tokens import AdminTokens
 from server.batching import Batcher
+from server.connection_limits import BufferedBytes, ConnectionLimits
 from server.openapi import describe
 from server.position_wait import PositionWait
 from server.predict_route import PredictRoute
@@ -46,7 +47,10 @@ class _Application(FastAPI):
 
 
 def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
-    """The application. Nothing runs before its start-up; after its shut-down `state.is_at_rest` tells if all ended."""
+    """The application. Nothing runs before its start-up; after its shut-down `state.is_at_rest` tells if all ended.
+
+    `state.limits` is what the connections to it must go by.
+    """
 
     def live_position() -> Position | None:
         node = loader.status().node
@@ -59,7 +63,10 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         workers=settings.predict_workers,
         timeout_seconds=settings.request_timeout_seconds,
     )
-    predict = PredictRoute(settings, loader, batcher, PositionWait(live_position))
+    limits = ConnectionLimits(
+        settings.max_connections, settings.client_timeout_seconds, BufferedBytes(settings.max_buffered_bytes)
+    )
+    predict = PredictRoute(settings, loader, batcher, PositionWait(live_position), limits.buffered)
     app = _Application(
         title="hotdelta",
         version=hotdelta.__version__,
@@ -69,6 +76,7 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         # It would send clients to http:// also when a proxy speaks TLS for us.
         redirect_slashes=False,
     )
+    app.state.limits = limits
     app.predict = ServerErrorMiddleware(predict, handler=error_responses.answer_unexpected)
     # For what is no POST: that is refused as on every other path.
     app.router.routes.append(Route(_PREDICT, predict, methods=["POST"]))

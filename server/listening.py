@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -15,10 +18,17 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.logs import event
+from server.connection_limits import ConnectionLimits
 from server.http_protocol import JsonHttpProtocol
+
+logger = logging.getLogger(__name__)
 
 # Longer than clients and load balancers (60 s) keep an idle connection: who closes last never resets a request.
 _KEEP_ALIVE_SECONDS = 75
+
+# Of the loader, the log, TensorFlow.
+_OTHER_FILES = 256
 
 _ANOTHER_HOST = "give an address of this machine"
 _ANOTHER_PORT = "give another --port (0 chooses a free one), or stop what uses it"
@@ -54,13 +64,19 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run(
-    app: FastAPI, listener: socket.socket, *, stop_seconds: float, announcement: Callable[[str], str]
+    app: FastAPI,
+    listener: socket.socket,
+    *,
+    stop_seconds: float,
+    limits: ConnectionLimits,
+    announcement: Callable[[str], str],
 ) -> None:
     """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish.
 
     `announcement` makes the line that is printed when it answers out of the URL at which it does.
     """
-    server = _Announced(configure(app, stop_seconds=stop_seconds), announcement)
+    allow_files(limits.max_connections)
+    server = _Announced(configure(app, stop_seconds=stop_seconds, limits=limits), announcement)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         """Before uvicorn hears signals. Those that it has dealt with it raises once more when it is done."""
@@ -72,11 +88,30 @@ def run(
     server.run(sockets=[listener])
 
 
-def configure(app: FastAPI, *, stop_seconds: float) -> uvicorn.Config:
+def allow_files(connections: int) -> None:
+    """Each is an open file for the system, which often allows 1,024; without one to spare no update could be read."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        event(
+            logger,
+            logging.WARNING,
+            "the system allows fewer open files than --max-connections needs",
+            allowed=allowed,
+            needed=wanted,
+            hint="lower it, or raise ulimit -n",
+        )
+
+
+def configure(app: FastAPI, *, stop_seconds: float, limits: ConnectionLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http=JsonHttpProtocol,
+        http=functools.partial(JsonHttpProtocol, limits=limits),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,

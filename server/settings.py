@@ -10,6 +10,7 @@ from typing import Any
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.given_directory import refuse_nested, to_directory
 from hotdelta.sanity_limits import LimitChange
 
 ENVIRONMENT_PREFIX = "HOTDELTA_"
@@ -17,6 +18,7 @@ ENVIRONMENT_PREFIX = "HOTDELTA_"
 # Of names without the prefix: a letter in a long one, but neither HOTDELTA_PORT2 nor HOTDELTA_HOSTS.
 _LIKENESS = 0.92
 
+_OF_A_CHAIN = ("pin", "state_dir", "signing_key_file")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
@@ -32,7 +34,13 @@ class Settings:
     export_dir: Path = field(
         metadata=_about("holds one directory per export version; the highest is served", metavar="DIR")
     )
-    checkpoint_dir: Path = field(metadata=_about("the directory that the trainer writes to", metavar="DIR"))
+    checkpoint_dir: Path | None = field(
+        default=None,
+        metadata=_about(
+            "the directory that the trainer writes to; without it exports are served as they are, never updated",
+            metavar="DIR",
+        ),
+    )
     host: str = field(
         default="127.0.0.1",
         metadata=_about("address to listen on; there is no authentication, so loopback by default"),
@@ -45,6 +53,31 @@ class Settings:
     )
     max_body_bytes: int = field(
         default=16 * 2**20, metadata=_about("largest request body", bounds=(1024, 2**31))
+    )
+    max_buffered_bytes: int = field(
+        default=256 * 2**20,
+        metadata=_about(
+            "request bodies, and answers that are not taken yet, of all connections together; what comes on top is "
+            "answered with 503. At least --max-body-bytes, which is the default when it is larger",
+            bounds=(2**20, 2**40),
+        ),
+    )
+    max_connections: int = field(
+        default=1000,
+        metadata=_about(
+            "connections; for one more the one that has been idle longest is closed, and when none is idle it is "
+            "answered with 503",
+            bounds=(1, 10**6),
+        ),
+    )
+    client_timeout_seconds: float = field(
+        default=30.0,
+        metadata=_about(
+            "a request whose headers are not complete by then, or of whose body no byte comes for as long, is answered "
+            "with 408; a connection of whose answer no byte is taken for as long is closed. Bodies and answers that "
+            "take longer give way when --max-connections or --max-buffered-bytes is reached",
+            bounds=(0.001, 3600),
+        ),
     )
     max_batch_size: int = field(
         default=64,
@@ -136,6 +169,19 @@ class Settings:
     def __post_init__(self) -> None:
         for setting in fields(self):
             _check(setting, getattr(self, setting.name))
+            is_given = getattr(self, setting.name) != setting.default
+            if setting.name in _OF_A_CHAIN and is_given and self.checkpoint_dir is None:
+                raise ConfigurationError(
+                    f"{flag_name(setting)} without --checkpoint-dir: there is no chain for it",
+                    hint="give the directory that the trainer writes to, too",
+                )
+        if self.checkpoint_dir is not None:
+            refuse_nested(self.export_dir, self.checkpoint_dir)
+        if self.max_buffered_bytes < self.max_body_bytes:
+            raise ConfigurationError(
+                f"--max-buffered-bytes is {self.max_buffered_bytes}, less than one body may have",
+                hint=f"give at least --max-body-bytes, which is {self.max_body_bytes}",
+            )
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
@@ -151,6 +197,8 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
             raise ConfigurationError(
                 f"{flag_name(setting)} is missing", hint=f"give the flag, or set {variable_name(setting)}"
             )
+        elif setting.name == "max_buffered_bytes":
+            values[setting.name] = max(setting.default, values.get("max_body_bytes", 0))
     return Settings(**values)
 
 
@@ -210,7 +258,7 @@ def _path(setting: Field[Any], text: str) -> Path:
     """Path("") would be this directory: what a shell makes of a variable that is not set."""
     if not text:
         raise ConfigurationError(f"{flag_name(setting)} is empty", hint="write . for this directory")
-    return Path(text)
+    return Path(text) if setting.metadata.get("is_file") else to_directory(text, flag_name(setting))
 
 
 def _number(setting: Field[Any], text: str, kind: type[int | float]) -> float:
@@ -252,5 +300,5 @@ def _check(setting: Field[Any], value: Any) -> None:
     if setting.metadata.get("is_file"):
         if value is not None and not value.is_file():
             raise ConfigurationError(f"{flag_name(setting)} is {value}, which is not a file")
-    elif isinstance(value, Path) and value.exists() and not value.is_dir():
+    elif isinstance(value, Path) and to_directory(value, flag_name(setting)).exists() and not value.is_dir():
         raise ConfigurationError(f"{flag_name(setting)} is {value}, which is not a directory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import orjson
 import uvicorn
+from fastapi import FastAPI
 
 from server.app import create_app
 from server.listening import bind, configure
@@ -25,9 +27,15 @@ LENGTH = f"Content-Length: {len(BODY)}"
 def serving(model: FakeModel, *, stop_seconds: float = 5, **options: Any) -> Iterator[tuple[str, int]]:
     """The address of a server with these settings, which is told to stop when the block ends."""
     app = create_app(Settings(Path("export"), Path("run"), **options), model)
+    with serving_app(app, stop_seconds=stop_seconds) as address:
+        yield address
+
+
+@contextmanager
+def serving_app(app: FastAPI, *, stop_seconds: float = 5) -> Iterator[tuple[str, int]]:
     listener = bind("127.0.0.1", 0)
     listener.listen()
-    server = uvicorn.Server(configure(app, stop_seconds=stop_seconds))
+    server = uvicorn.Server(configure(app, stop_seconds=stop_seconds, limits=app.state.limits))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -59,12 +67,23 @@ def read_answer(connection: socket.socket) -> tuple[int, Any]:
 def answered_before(address: tuple[str, int]) -> Iterator[socket.socket]:
     """A connection that the server has answered on: it waits for nothing before something is sent again.
 
-    For tests of its patience: on a new one that would be over when we are slow with the first byte.
+    For tests of its patience: on a new one that is over when we are slow with the first byte; then we try again.
     """
-    with socket.create_connection(address, timeout=30) as connection:
-        connection.sendall(request(LENGTH))
-        assert read_answer(connection)[0] == 200
+    connection = _answered(address)
+    while connection is None:
+        connection = _answered(address)
+    with connection:
         yield connection
+
+
+def _answered(address: tuple[str, int]) -> socket.socket | None:
+    connection = socket.create_connection(address, timeout=30)
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(request(LENGTH))
+        if connection.recv(1, socket.MSG_PEEK) and read_answer(connection)[0] == 200:
+            return connection
+    connection.close()
+    return None
 
 
 def ask(address: tuple[str, int], sent: bytes) -> tuple[int, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.app import create_app
-from server.http_protocol import MAX_HEAD_BYTES, JsonHttpProtocol
+from server.http_protocol import MAX_HEAD_BYTES
 from server.listening import configure
 from server.settings import Settings
 from tests.server.connections import BODY, LENGTH, answered_before, ask, read_answer, request, serving
@@ -25,6 +25,13 @@ def address() -> Iterator[tuple[str, int]]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[tuple[str, int]]:
+    """A server that waits for its clients for a fifth of a second."""
+    with serving(FakeModel(), client_timeout_seconds=0.2) as found:
+        yield found
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -32,7 +39,12 @@ def address() -> Iterator[tuple[str, int]]:
         request("Content-Length: -1"),
         request("Content-Length: 5", "Content-Length: 6"),
         request("Transfer-Encoding: chunked", body=b"zz\r\n"),
+        request("Transfer-Encoding: chunked", LENGTH),
+        request("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
+        request("Transfer-Encoding: chunked, identity"),
+        request("X: a", " folded", LENGTH),
         request(LENGTH, line="BREW /predict HTTP/1.1"),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
 )
 def test_what_is_not_http_is_refused_in_json(address: tuple[str, int], sent: bytes) -> None:
@@ -40,10 +52,37 @@ def test_what_is_not_http_is_refused_in_json(address: tuple[str, int], sent: byt
     assert (status, document) == (400, {"error": "Invalid HTTP request received"})
 
 
+@pytest.mark.parametrize(
+    "sent, status",
+    [
+        (request("Transfer-Encoding: gzip, chunked"), 501),
+        (request("Transfer-Encoding: identity"), 501),
+        (request("Transfer-Encoding: gzip", "Transfer-Encoding: chunked"), 501),
+        (request("Transfer-Encoding: chunked", line="POST /predict HTTP/1.0"), 501),
+        (request(line="GET /healthz HTTP/2.0"), 505),
+        (b"GET /healthz\r\n\r\n", 505),
+    ],
+)
+def test_what_would_be_taken_for_something_else_is_refused(
+    address: tuple[str, int], sent: bytes, status: int
+) -> None:
+    assert ask(address, sent)[0] == status
+
+
 @pytest.mark.parametrize("header", ["Upgrade: h2c", "upgrade: websocket", "UPGRADE: TLS/1.2"])
 def test_an_upgrade_is_ignored_and_the_body_is_not_lost(address: tuple[str, int], header: str) -> None:
     status, document = ask(address, request("Connection: Upgrade, HTTP2-Settings", header, LENGTH))
     assert (status, document.get("predictions")) == (200, [3.0])
+
+
+def test_an_upgrade_is_ignored_however_its_bytes_come(address: tuple[str, int]) -> None:
+    sent = request("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", LENGTH) * 2
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for index in range(len(sent)):
+            connection.sendall(sent[index : index + 1])
+        for _ in range(2):
+            assert read_answer(connection)[1]["predictions"] == [3.0]
 
 
 def test_a_body_that_speaks_of_upgrades_is_left_alone(address: tuple[str, int]) -> None:
@@ -71,11 +110,8 @@ def test_who_closes_his_side_in_the_middle_is_hung_up_on(address: tuple[str, int
 
 
 @pytest.mark.parametrize("sent", [b"POST /predict HT", request("Content-Length: 100")])
-def test_who_does_not_go_on_is_not_waited_for(
-    address: tuple[str, int], sent: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with answered_before(address) as connection:
-        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+def test_who_does_not_go_on_is_not_waited_for(impatient: tuple[str, int], sent: bytes) -> None:
+    with answered_before(impatient) as connection:
         connection.sendall(sent)
         problem = "the rest of the request did not come within 0.2 seconds"
         assert read_answer(connection) == (408, {"error": problem})
@@ -83,19 +119,18 @@ def test_who_does_not_go_on_is_not_waited_for(
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n"])
 def test_who_never_begins_to_ask_is_hung_up_on_without_a_word(
-    address: tuple[str, int], sent: bytes, monkeypatch: pytest.MonkeyPatch
+    impatient: tuple[str, int], sent: bytes
 ) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
-    with socket.create_connection(address, timeout=30) as connection:
+    with socket.create_connection(impatient, timeout=30) as connection:
         connection.sendall(sent)
         assert connection.recv(1) == b""
 
 
-def test_a_body_may_take_as_long_as_its_bytes_keep_coming(
-    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with answered_before(address) as connection:
-        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 2.5)
+def test_a_body_may_take_as_long_as_its_bytes_keep_coming() -> None:
+    with (
+        serving(FakeModel(), client_timeout_seconds=2.5) as address,
+        answered_before(address) as connection,
+    ):
         connection.sendall(request(LENGTH, body=b""))
         for index in range(0, len(BODY), 2):
             threading.Event().wait(0.25)
@@ -103,11 +138,8 @@ def test_a_body_may_take_as_long_as_its_bytes_keep_coming(
         assert read_answer(connection)[1]["predictions"] == [3.0]
 
 
-def test_a_head_has_its_time_however_its_bytes_come(
-    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.5)
-    with socket.create_connection(address, timeout=30) as connection:
+def test_a_head_has_its_time_however_its_bytes_come(impatient: tuple[str, int]) -> None:
+    with socket.create_connection(impatient, timeout=30) as connection:
         connection.sendall(b"POST /predict HTTP/1.1\r\nX: ")
         for _ in range(100):
             connection.sendall(b"a")
@@ -118,12 +150,9 @@ def test_a_head_has_its_time_however_its_bytes_come(
 
 @pytest.mark.parametrize("more", [b"\r\n", b"POST /predict HT"])
 @pytest.mark.parametrize("is_one_packet", [True, False])
-def test_what_comes_after_a_request_does_not_spoil_its_answer(
-    more: bytes, is_one_packet: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_comes_after_a_request_does_not_spoil_its_answer(more: bytes, is_one_packet: bool) -> None:
     model = FakeModel()
-    with serving(model) as address, answered_before(address) as connection:
-        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+    with serving(model, client_timeout_seconds=0.2) as address, answered_before(address) as connection:
         model.may_answer.clear()
         for piece in [request(LENGTH) + more] if is_one_packet else [request(LENGTH), more]:
             connection.sendall(piece)
@@ -145,20 +174,16 @@ def test_slow_clients_are_answered(address: tuple[str, int]) -> None:
 
 
 def test_the_rest_of_a_body_that_was_refused_is_not_answered_a_second_time(
-    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+    impatient: tuple[str, int],
 ) -> None:
-    with answered_before(address) as connection:
-        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+    with answered_before(impatient) as connection:
         connection.sendall(request(f"Content-Length: {2**30}"))
         assert read_answer(connection)[0] == 413
         assert connection.recv(1) == b""
 
 
-def test_who_has_his_answer_may_ask_again_later(
-    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with answered_before(address) as connection:
-        monkeypatch.setattr(JsonHttpProtocol, "receive_seconds", 0.2)
+def test_who_has_his_answer_may_ask_again_later(impatient: tuple[str, int]) -> None:
+    with answered_before(impatient) as connection:
         for _ in range(2):
             threading.Event().wait(0.4)
             connection.sendall(request(LENGTH))
@@ -168,7 +193,7 @@ def test_who_has_his_answer_may_ask_again_later(
 def test_an_idle_connection_is_kept_longer_than_load_balancers_keep_theirs() -> None:
     """Else one that sends a request just as we hang up is told that the connection was reset."""
     app = create_app(Settings(Path("export"), Path("run")), FakeModel())
-    assert configure(app, stop_seconds=1).timeout_keep_alive > 60
+    assert configure(app, stop_seconds=1, limits=app.state.limits).timeout_keep_alive > 60
 
 
 def test_headers_without_end_are_refused(address: tuple[str, int]) -> None:
@@ -216,6 +241,17 @@ def test_who_asks_whether_to_go_on_is_told_so_before_the_answer(address: tuple[s
         assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(BODY)
         assert read_answer(connection)[1]["predictions"] == [3.0]
+
+
+def test_who_asks_whether_to_go_on_and_is_refused_is_hung_up_on(address: tuple[str, int]) -> None:
+    """His next request would be taken for the body that he keeps to himself."""
+    with socket.create_connection(address, timeout=30) as connection:
+        asking = ("Expect: 100-continue", "Content-Length: 200")
+        connection.sendall(request(*asking, body=b"", line="POST /nowhere HTTP/1.1"))
+        answer = connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 404 ")
+        assert b"\r\nconnection: close\r\n" in answer
+        assert connection.recv(1) == b""
 
 
 def answer_late(model: FakeModel, asking: socket.socket) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
 from hotdelta.sanity_limits import LimitChange
 from server.settings import Settings, parse, read_settings
@@ -28,8 +29,16 @@ def test_directories_may_come_from_the_environment() -> None:
 
 
 def test_a_missing_directory_names_flag_and_variable() -> None:
-    with pytest.raises(ConfigurationError, match=r"--checkpoint-dir is missing.*HOTDELTA_CHECKPOINT_DIR"):
-        read_settings({"export_dir": Path("export")}, {})
+    with pytest.raises(ConfigurationError, match=r"--export-dir is missing.*HOTDELTA_EXPORT_DIR"):
+        read_settings({"checkpoint_dir": Path("run")}, {})
+
+
+@pytest.mark.parametrize("flag, value", [("pin", Position(3, 17)), ("state_dir", Path("state"))])
+def test_what_needs_a_chain_is_refused_without_one(flag: str, value: object) -> None:
+    assert read_settings({"export_dir": Path("export")}, {}).checkpoint_dir is None
+    wrong = f"--{flag.replace('_', '-')} without --checkpoint-dir"
+    with pytest.raises(ConfigurationError, match=wrong):
+        read_settings({"export_dir": Path("export"), flag: value}, {})
 
 
 @pytest.mark.parametrize(
@@ -42,6 +51,8 @@ def test_a_missing_directory_names_flag_and_variable() -> None:
         ("HOTDELTA_POLLING_ONLY", "maybe", "write true or false"),
         ("HOTDELTA_LOG_FORMAT", "xml", "write text or json"),
         ("HOTDELTA_SANITY", "max_abs=5,max=1", "--sanity: there is no limit 'max'"),
+        ("HOTDELTA_MAX_CONNECTIONS", "0", "--max-connections is 0"),
+        ("HOTDELTA_MAX_BUFFERED_BYTES", str(2**20), "give at least --max-body-bytes, which is 16777216"),
         ("HOTDELTA_UNDO_BYTES", "-1", "--undo-bytes is -1"),
     ],
 )
@@ -50,6 +61,14 @@ def test_a_value_out_of_bounds_is_refused(variable: str, text: str, problem: str
         read_settings(DIRECTORIES, {variable: text})
 
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("body, buffered", [(2**29, 2**29), (2**25, 2**28)])
+def test_by_default_there_is_place_for_one_body(body: int, buffered: int) -> None:
+    assert read_settings({**DIRECTORIES, "max_body_bytes": body}, {}).max_buffered_bytes == buffered
+    # What is given is taken at its word.
+    with pytest.raises(ConfigurationError, match=f"give at least --max-body-bytes, which is {2**29}"):
+        read_settings({**DIRECTORIES, "max_body_bytes": 2**29}, {"HOTDELTA_MAX_BUFFERED_BYTES": str(2**28)})
 
 
 def test_a_file_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
