@@ -1,6 +1,6 @@
 """Keeps one model in memory up to date with what a trainer writes, and answers predictions with it.
 
-`Loader` is all that a server needs; what it raises is in hotdelta.errors.
+`Loader` is all that a server needs, or `StaticLoader` where there is no chain; what they raise is in hotdelta.errors.
 """
 
 from hotdelta.sanity_limits import SanityLimits, SanitySettings
@@ -9,6 +9,7 @@ from loader.lag import Lag
 from loader.loader import Clocks, Loader
 from loader.served import Version
 from loader.settings import LoaderSettings
+from loader.static_loader import StaticLoader
 from loader.status import LoaderStatus, Quarantined, State
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "SanityLimits",
     "SanitySettings",
     "State",
+    "StaticLoader",
     "Version",
 ]

@@ -47,7 +47,7 @@ def catch_up(
                 if chain.report_broken(manifest, error) is not None:
                     return origin
                 break
-            chain.report_used(manifest)
+            chain.report_used(manifest, model.metadata)
             if manifest.kind is Kind.FULL:
                 norms.replace(figures)
             else:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from hotdelta.chain import ApplyDelta, Kind, Listing, Manifest, Node, Plan, Position, Refused, Scanner, plan
-from hotdelta.errors import HotdeltaError, SanityError
+from hotdelta.errors import HotdeltaError, SanityError, SchemaError
+from hotdelta.export_metadata import ExportMetadata
+from hotdelta.logs import event
 from loader.broken_links import BrokenLinks
-from loader.export_metadata import ExportMetadata
 from loader.orders import Orders
 from loader.pinned_plan import plan_to
 from loader.quarantine import Quarantine
+from loader.schema_fit import SchemaFit
 from loader.served import Origin
 from loader.status import Quarantined
 from loader.straight_line import plan_straight_line
+
+logger = logging.getLogger(__name__)
 
 _MAX_NOTED = 1000
 
@@ -39,8 +45,10 @@ class ChainView:
         self._scanner = scanner or Scanner(run_dir)
         self._broken = broken
         self._wall_clock = wall_clock
+        self._fit = SchemaFit(run_dir)
         self._scanned = Listing()
         self._seen_at: dict[tuple[Node, Kind], float] = {}
+        self._followed: tuple[ExportMetadata, str] | None = None
 
     def look(self) -> None:
         """List everything anew."""
@@ -87,7 +95,8 @@ class ChainView:
     def plan_from(self, live: Node | None, metadata: ExportMetadata, undoable: Sequence[Node] = ()) -> Plan:
         """The way to the newest state that can be reached and is allowed, around what is broken or quarantined."""
         listing = self._broken.filter(self._scanned)
-        manifests, schema, refused = listing.manifests, metadata.schema.digest, listing.refused
+        manifests, refused = listing.manifests, listing.refused
+        schema, wholes = metadata.schema.digest, self._fit.wholes(metadata.schema)
         excluded = self.quarantine.nodes | self.orders.bad
         if not metadata.is_incremental:
             # Deltas cannot be used, but they say where in the history the live state is.
@@ -96,11 +105,27 @@ class ChainView:
             excluded |= {m.node for m in manifests if m.kind is Kind.DELTA}
             undoable = ()
         elif self.orders.pin is None and live is not None:
-            straight = plan_straight_line(live, manifests, schema=schema)
+            straight = plan_straight_line(live, manifests, schema=schema, wholes=wholes)
             if straight is not None and excluded.isdisjoint(_targets(straight)):
                 return straight
         way = functools.partial(plan_to, self.orders.pin) if self.orders.pin is not None else plan
-        return way(live, manifests, undoable=undoable, schema=schema, excluded=excluded, refused=refused)
+        found = way(
+            live,
+            manifests,
+            undoable=undoable,
+            schema=schema,
+            wholes=wholes,
+            excluded=excluded,
+            refused=refused,
+        )
+        if isinstance(found.problem, SchemaError):
+            return dataclasses.replace(found, problem=self._explained(found.problem, metadata))
+        return found
+
+    def _explained(self, problem: SchemaError, metadata: ExportMetadata) -> SchemaError:
+        reason = self._fit.why_not(metadata.schema, problem.found)
+        message = f"{problem.message}: {reason}"
+        return SchemaError(message, expected=problem.expected, found=problem.found, hint=problem.hint)
 
     def report_broken(self, manifest: Manifest, error: HotdeltaError) -> HotdeltaError | None:
         """Remember a failure. Returns it when it is to be retried, so that going around it is too early."""
@@ -110,8 +135,24 @@ class ChainView:
             self._broken.add(manifest, error)
         return self._broken.late()
 
-    def report_used(self, manifest: Manifest) -> None:
+    def report_used(self, manifest: Manifest, metadata: ExportMetadata) -> None:
+        """An export has taken it."""
         self._broken.forget(manifest)
+        followed = metadata, manifest.schema
+        if followed != self._followed:
+            self._followed = followed
+            self._tell_of_whole(manifest, metadata.schema.digest)
+
+    def _tell_of_whole(self, manifest: Manifest, own: str) -> None:
+        if manifest.schema != own:
+            event(
+                logger,
+                logging.INFO,
+                "export follows another schema as a part of it",
+                schema=manifest.schema[:12],
+                own=own[:12],
+                position=manifest.position,
+            )
 
     @property
     def retry_reason(self) -> str:

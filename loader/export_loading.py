@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from hotdelta.export_metadata import read_metadata
 from hotdelta.logs import event
-from loader.export_metadata import read_metadata
 from loader.export_values import find_bad_values, measure_values
 from loader.export_watch import ExportVersion
 from loader.live_model import LiveModel

@@ -7,15 +7,14 @@ from collections.abc import Callable
 
 from hotdelta.chain import Node
 from hotdelta.errors import ApplyError, HotdeltaError
+from hotdelta.export_metadata import read_metadata
 from hotdelta.logs import event
-from hotdelta.sanity_limits import SanitySettings
 from loader.catch_up import catch_up
 from loader.chain_view import ChainView
 from loader.checks import Checks
 from loader.delta_staging import DeltaStaging
 from loader.export_loading import ExportLoading, LoadedExport
-from loader.export_metadata import ExportMetadata, read_metadata
-from loader.export_values import ExportQuarantine
+from loader.export_values import ExportQuarantine, require_limits_fit
 from loader.export_watch import ExportVersion, ExportWatch
 from loader.lag import Stopwatch
 from loader.live_model import LiveModel
@@ -73,6 +72,8 @@ class ExportSwap:
             try:
                 problem = self._why_not_yet(version, served) or self._swap_in(version)
             except HotdeltaError as error:
+                if self._loading.version == version:
+                    self._loading.drop()
                 self._exports.refuse(version, error)
                 continue
             if not problem:
@@ -122,7 +123,7 @@ class ExportSwap:
     def _why_not_yet(self, version: ExportVersion, served: Served | None) -> str:
         """A version may not take the model back, and needs a state to serve. Decided before anything is loaded."""
         metadata = read_metadata(version.path)
-        _require_limits_fit(self._settings.sanity, metadata)
+        require_limits_fit(self._settings.sanity, metadata)
         bad_values = self.quarantine.reason(version)
         node = None if bad_values else metadata.node
         reachable = self._chain.plan_from(node, metadata)
@@ -131,7 +132,9 @@ class ExportSwap:
             return f"it holds {node}, which must not be served: {self._why_barred(reachable.problem)}"
         if target is None:
             reason = f": {reachable.problem}" if reachable.problem else ""
-            holds = bad_values or "it holds no state of a chain"
+            holds = (
+                bad_values or "it holds no state of a chain (without --checkpoint-dir it is served as it is)"
+            )
             return f"{holds}, and there is no full checkpoint to load{reason}"
         if served is not None and target.position < served.version.position:
             return f"it leads only to {target}, and {served.version.position} is served"
@@ -218,17 +221,6 @@ class ExportSwap:
         if problem not in (_IS_LOADING, self._waiting):
             self._waiting = problem
             event(logger, logging.WARNING, "export has to wait", version=version.number, reason=problem)
-
-
-def _require_limits_fit(settings: SanitySettings, metadata: ExportMetadata) -> None:
-    """A limit for a variable that does not exist would guard nothing, and nobody would know."""
-    keys = {spec.key for spec in metadata.schema.variables}
-    unknown = sorted(settings.by_key.keys() - keys)
-    if unknown:
-        raise ApplyError(
-            f"a sanity limit is for {unknown[0]!r}, which the model does not have",
-            hint=f"correct --sanity; the model has {', '.join(sorted(keys))}",
-        )
 
 
 def _serve(

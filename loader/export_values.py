@@ -13,10 +13,10 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, VariableSpec
 from hotdelta.errors import ApplyError
+from hotdelta.export_metadata import ExportMetadata
 from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
 from loader.bundle_rows import BundleRows
-from loader.export_metadata import ExportMetadata
 from loader.export_watch import ExportVersion
 from loader.orders import Orders
 from loader.sanity import Figures, judge_values
@@ -38,6 +38,17 @@ def measure_values(path: Path, metadata: ExportMetadata) -> dict[str, Figures]:
             spec.key: measure(whole_chunks(bundle, tensor, spec))
             for spec, tensor in _stored_variables(prefix, metadata)
         }
+
+
+def require_limits_fit(settings: SanitySettings, metadata: ExportMetadata) -> None:
+    """A limit for a variable that does not exist would guard nothing, and nobody would know. Raises ApplyError."""
+    keys = {spec.key for spec in metadata.schema.variables}
+    unknown = sorted(settings.by_key.keys() - keys)
+    if unknown:
+        raise ApplyError(
+            f"a sanity limit is for {unknown[0]!r}, which the model does not have",
+            hint=f"correct --sanity; the model has {', '.join(sorted(keys))}",
+        )
 
 
 def find_bad_values(

@@ -123,7 +123,7 @@ class Follower:
             self._report_broken(manifest, error)
             self._applier.discard_staged()
             return None
-        self._chain.report_used(manifest)
+        self._chain.report_used(manifest, served.model.metadata)
         return served
 
     def _report_broken(self, manifest: Manifest, error: HotdeltaError) -> None:

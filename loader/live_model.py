@@ -15,17 +15,12 @@ from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, SignatureSpec, decode_identity
 from hotdelta.chain.position import STATE_ID_HEX_DIGITS
 from hotdelta.errors import ApplyError, HotdeltaError, PredictionError, RequestError
-from loader.export_metadata import ExportMetadata, read_metadata, require_files
+from hotdelta.export_metadata import ExportMetadata, read_metadata, require_files
+from hotdelta.signature_calls import CALLER_THREAD, PREDICT_POOL, Call, zeros_for
 from loader.fed_update import FedUpdate, empty_update
-from loader.feeds import numpy_dtype, prepare_feeds
-from loader.session_graph import (
-    CALLER_THREAD,
-    PREDICT_POOL,
-    Call,
-    SessionGraph,
-    first_line,
-    translated,
-)
+from loader.feeds import prepare_feeds
+from loader.refused_input import explain
+from loader.session_graph import SessionGraph, first_line, translated
 
 Array = npt.NDArray[Any]
 # What the variables say of themselves while something is written over them piece by piece. No state has this id.
@@ -58,7 +53,7 @@ class LiveModel:
         }
         predict_pool = PREDICT_POOL if predict_threads else CALLER_THREAD
         self._predictions: dict[str, tuple[SignatureSpec, Call]] = {
-            name: (spec, graph.callable(name, pool=predict_pool))
+            name: (spec, graph.prediction(name, spec, pool=predict_pool))
             for name, spec in metadata.signatures.items()
             if name in graph.signatures and name not in contract.RESERVED_SIGNATURES
         }
@@ -118,7 +113,7 @@ class LiveModel:
         try:
             return call(prepared)
         except _REQUEST_FAULTS as error:
-            raise RequestError(f"the model refuses this input: {first_line(error)}") from error
+            raise explain(error, prepared, self.metadata) from error
         except (tf.errors.OpError, TypeError, ValueError, RuntimeError) as error:
             raise PredictionError(f"the prediction failed: {first_line(error)}") from error
 
@@ -175,9 +170,7 @@ class LiveModel:
         for name, (spec, _) in self._predictions.items():
             # A model may refuse zeros; then its first request is its warm-up.
             with contextlib.suppress(HotdeltaError):
-                self.predict(
-                    name, {tensor.name: _zeros(tensor.shape, tensor.dtype) for tensor in spec.inputs}
-                )
+                self.predict(name, zeros_for(spec))
 
     def close(self) -> None:
         """Free the variables. No call may be running or follow."""
@@ -201,8 +194,3 @@ class LiveModel:
 
 def _prefix(prefix: Path) -> Array:
     return np.array([str(prefix).encode()], object)
-
-
-def _zeros(shape: tuple[int | None, ...] | None, dtype: str) -> Array:
-    sizes = [1 if size is None else size for size in shape or ()]
-    return np.full(sizes, b"", object) if dtype == "string" else np.zeros(sizes, numpy_dtype(dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 
 from hotdelta.chain import Manifest, Node, Plan, Position, Refused, UndoTo, plan
 from hotdelta.errors import HoleError
@@ -15,6 +15,7 @@ def plan_to(
     *,
     undoable: Sequence[Node] = (),
     schema: str,
+    wholes: Container[str] = (),
     excluded: Collection[Node] = (),
     refused: Sequence[Refused] = (),
 ) -> Plan:
@@ -28,7 +29,9 @@ def plan_to(
     starts = (live, None) if live is not None and live.position < pin else (None,)
     problem = None
     for start in starts:
-        found = plan(start, until, undoable=undoable, schema=schema, excluded=excluded, refused=refused)
+        found = plan(
+            start, until, undoable=undoable, schema=schema, wholes=wholes, excluded=excluded, refused=refused
+        )
         if found.target is not None and found.target.position == pin:
             return found
         problem = found.problem or problem

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
+from hotdelta.chain import SignatureSpec
 from hotdelta.errors import ApplyError
+from hotdelta.signature_calls import Call, make_call, require_names
 from loader.huge_pages import HugePages
-
-Array = npt.NDArray[Any]
-Call = Callable[[Mapping[str, Array]], dict[str, Array]]
-
-# Where the operations of one call run. Updates take the caller's thread too: in a pool of their own every operation
-# waits for a thread to wake up (an update of 20,000 rows takes a third longer), in that of the predictions they starve
-# these.
-CALLER_THREAD = -1
-PREDICT_POOL = 0
 
 
 class SessionGraph:
@@ -42,9 +32,7 @@ class SessionGraph:
         except BaseException:
             self.close()
             raise
-        self._definitions = {
-            name: _Definition(definition) for name, definition in meta_graph.signature_def.items()
-        }
+        self._definitions = dict(meta_graph.signature_def.items())
 
     @property
     def signatures(self) -> frozenset[str]:
@@ -61,18 +49,12 @@ class SessionGraph:
 
     def callable(self, signature: str, *, pool: int) -> Call:
         """A call of a signature with arrays by input name. TensorFlow's errors come out of it untranslated."""
-        definition = self._definitions[signature]
-        options = config_pb2.CallableOptions(feed=definition.feeds, fetch=definition.fetches)
-        options.run_options.inter_op_thread_pool = pool
-        # The public make_callable takes no thread pool and costs 225 us; this 35 in a pool, 7 in the caller thread.
-        handle = self._session._make_callable_from_options(options)  # noqa: SLF001
-        input_names, output_names = definition.input_names, definition.output_names
+        return make_call(self._session, self._definitions[signature], pool=pool)
 
-        def call(feeds: Mapping[str, Array]) -> dict[str, Array]:
-            values = handle(*[feeds[name] for name in input_names])
-            return dict(zip(output_names, values, strict=True))
-
-        return call
+    def prediction(self, signature: str, spec: SignatureSpec, *, pool: int) -> Call:
+        """The same, of a signature that answers requests as `spec` says. Raises ApplyError when it does not."""
+        require_names(signature, spec, self._definitions[signature])
+        return self.callable(signature, pool=pool)
 
     def close(self) -> None:
         """Frees the variables. Callables must have been dropped."""
@@ -82,16 +64,6 @@ class SessionGraph:
             huge_pages.stop()
         if session is not None:
             session.close()
-
-
-class _Definition:
-    """The tensors of a signature, in one fixed order."""
-
-    def __init__(self, definition: Any) -> None:
-        self.input_names = sorted(definition.inputs)
-        self.output_names = sorted(definition.outputs)
-        self.feeds = [definition.inputs[name].name for name in self.input_names]
-        self.fetches = [definition.outputs[name].name for name in self.output_names]
 
 
 @contextmanager

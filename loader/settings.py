@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
+from hotdelta.given_directory import to_directory
 from hotdelta.sanity_limits import SanitySettings
 
 _BOUNDS = {
@@ -51,6 +52,9 @@ class LoaderSettings:
     """With a key only manifests that are signed with it are used, and files are read from private copies."""
 
     def __post_init__(self) -> None:
+        for name in ("export_dir", "checkpoint_dir", "state_dir"):
+            if (given := getattr(self, name)) is not None:
+                to_directory(given, name)
         for setting in fields(self):
             if setting.name in _BOUNDS:
                 low, high = _BOUNDS[setting.name]

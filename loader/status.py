@@ -13,13 +13,14 @@ from loader.lag import Lag
 class State(StrEnum):
     """WAITING: nothing is served, or nothing new can come; FOLLOWING: at the newest, or on the way; DEGRADED: stuck;
 
-    PINNED: an operator, or the setting of its start, holds it at a position.
+    PINNED: an operator, or the setting of its start, holds it at a position; STATIC: there is nothing to follow.
     """
 
     WAITING = "waiting"
     FOLLOWING = "following"
     DEGRADED = "degraded"
     PINNED = "pinned"
+    STATIC = "static"
 
 
 @dataclass(frozen=True, slots=True)

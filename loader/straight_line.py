@@ -5,12 +5,14 @@ hotdelta.chain.plan looks at every manifest: 140 ms with 10,000 of them, in whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, Plan
 
 
-def plan_straight_line(live: Node, manifests: Sequence[Manifest], *, schema: str) -> Plan | None:
+def plan_straight_line(
+    live: Node, manifests: Sequence[Manifest], *, schema: str, wholes: Container[str] = ()
+) -> Plan | None:
     """The same as plan() when all that is newer than `live` is one line of deltas from it; None when it is not.
 
     `manifests` are in the order of a Listing.
@@ -23,7 +25,9 @@ def plan_straight_line(live: Node, manifests: Sequence[Manifest], *, schema: str
     steps: list[ApplyDelta] = []
     unclosed: Node | None = None
     for manifest in newer:
-        if manifest.schema != schema or (unclosed is not None and manifest.node != unclosed):
+        if manifest.schema != schema and manifest.schema not in wholes:
+            return None
+        if unclosed is not None and manifest.node != unclosed:
             return None
         if manifest.kind is Kind.FULL:
             unclosed = manifest.node

@@ -17,6 +17,7 @@ from hotdelta.logs import JsonFormatter, TextFormatter, event
 from hotdelta.quiet_import import quiet_import
 from hotdelta.sanity_limits import SanitySettings, describe_limits
 from server.log_writer import LogWriter
+from server.served_model import ServedModel
 from server.settings import Settings, flag_name, parse, read_settings, variable_name
 
 EXIT_FAILED = 1
@@ -32,6 +33,9 @@ limits for --sanity, with their defaults (max_abs of variables that are no table
 examples:
   # follow a trainer that writes to run/; what `exporter` puts into export/ is served
   server --export-dir export --checkpoint-dir run
+
+  # serve what is in export/ (also from hotdelta.io.save_inference_model) as it is: nothing updates it
+  server --export-dir export
 
   # ask it (any Content-Type), and ask it what it serves
   curl -d '{{"instances": [[1, 2, 3]]}}' http://127.0.0.1:8000/predict
@@ -86,36 +90,50 @@ def _serve(settings: Settings) -> int:
         logging.INFO,
         "starting",
         export_dir=settings.export_dir,
-        checkpoint_dir=settings.checkpoint_dir,
+        checkpoint_dir=settings.checkpoint_dir or "none",
         pid=os.getpid(),
     )
-    with quiet_import():
-        from loader import Loader, LoaderSettings
+    loader = _make_loader(settings)
     from server.app import create_app
-    from server.garbage import freeze
 
-    loader = Loader(
-        LoaderSettings(
-            export_dir=settings.export_dir,
-            checkpoint_dir=settings.checkpoint_dir,
-            poll_seconds=settings.poll_seconds,
-            is_polling_only=settings.polling_only,
-            undo_bytes=settings.undo_bytes,
-            full_diff_bytes=settings.full_diff_bytes,
-            sanity=SanitySettings.changed_by(settings.sanity),
-            pin=settings.pin,
-            state_dir=settings.state_dir,
-            signing_key_file=settings.signing_key_file,
-        ),
-        after_swap=freeze,
-    )
     app = create_app(settings, loader)
     announcement = _json_announcement if settings.log_format == "json" else "listening on {}".format
-    run(app, listener, stop_seconds=settings.stop_seconds, announcement=announcement)
+    run(
+        app,
+        listener,
+        stop_seconds=settings.stop_seconds,
+        limits=app.state.limits,
+        announcement=announcement,
+    )
     event(logger, logging.INFO, "stopped")
     if not app.state.is_at_rest:
         _leave_at_once()
     return 0
+
+
+def _make_loader(settings: Settings) -> ServedModel:
+    with quiet_import():
+        from loader import Loader, LoaderSettings, StaticLoader
+    from server.garbage import freeze
+
+    sanity = SanitySettings.changed_by(settings.sanity)
+    if settings.checkpoint_dir is None:
+        return StaticLoader(
+            settings.export_dir, poll_seconds=settings.poll_seconds, sanity=sanity, after_swap=freeze
+        )
+    chosen = LoaderSettings(
+        export_dir=settings.export_dir,
+        checkpoint_dir=settings.checkpoint_dir,
+        poll_seconds=settings.poll_seconds,
+        is_polling_only=settings.polling_only,
+        undo_bytes=settings.undo_bytes,
+        full_diff_bytes=settings.full_diff_bytes,
+        sanity=sanity,
+        pin=settings.pin,
+        state_dir=settings.state_dir,
+        signing_key_file=settings.signing_key_file,
+    )
+    return Loader(chosen, after_swap=freeze)
 
 
 def _leave_at_once() -> None:

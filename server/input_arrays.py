@@ -68,7 +68,7 @@ def _to_numbers(tensor: TensorSpec, value: Any, types: set[type]) -> Array:
     except OverflowError:
         _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
     except ValueError:
-        _refuse(tensor, "is ragged: its rows have different lengths")
+        _refuse(tensor, _ragged(value))
     # JSON has no infinity, so one that is here now was a number too large for this dtype.
     if dtype.kind not in "biu" and not np.isfinite(array).all():
         _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
@@ -92,10 +92,22 @@ def _to_strings(tensor: TensorSpec, value: Any, types: set[type]) -> Array:
     shape = _shape_of(value)
     if not _has_shape(value, shape):
         # NumPy would put lists into an array of objects.
-        _refuse(tensor, "is ragged: its rows have different lengths")
+        _refuse(tensor, _ragged(value))
     array = np.empty(shape, object)
     array[...] = _encode(tensor, value)
     return array
+
+
+def _ragged(value: Any) -> str:
+    """Where two lists that should be equally long are not: the first such place."""
+    level = [value]
+    while level and all(isinstance(each, list) for each in level):
+        sizes = [len(each) for each in level]
+        other = next((number for number, size in enumerate(sizes) if size != sizes[0]), None)
+        if other is not None:
+            return f"is ragged: its rows have different lengths, one has {sizes[0]} values, another {sizes[other]}"
+        level = [item for each in level for item in each]
+    return "is ragged: its rows have different lengths"
 
 
 def _encode(tensor: TensorSpec, value: Any) -> Any:

@@ -59,7 +59,11 @@ _ANSWER = {
             "type": "object",
             "required": ["position", "step"],
             "properties": {
-                "position": _POSITION,
+                "position": {
+                    **_POSITION,
+                    "type": ["string", "null"],
+                    "description": "null: an export of a model in memory, which nothing updates.",
+                },
                 "step": {"type": "integer", "example": 1010},
             },
         },

@@ -26,7 +26,8 @@ def write_answer(outputs: Mapping[str, Array], version: ServedVersion, *, rows: 
         answer = {"outputs": {name: _to_json(array) for name, array in outputs.items()}}
     else:
         answer = {"predictions": _to_rows(outputs, rows)}
-    answer["version"] = {"position": str(version.position), "step": version.step}
+    position = None if version.position is None else str(version.position)
+    answer["version"] = {"position": position, "step": version.step}
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

@@ -16,10 +16,10 @@ Array = npt.NDArray[Any]
 
 
 class ServedVersion(Protocol):
-    """The state that a prediction came from."""
+    """The state that a prediction came from; an export of a model in memory has no position."""
 
     @property
-    def position(self) -> Position: ...
+    def position(self) -> Position | None: ...
 
     @property
     def step(self) -> int: ...
@@ -29,7 +29,7 @@ class ServedVersion(Protocol):
 
 
 class ServedModel(Protocol):
-    """`loader.Loader`, as far as the server knows it. Any thread may call any of it."""
+    """`loader.Loader` or `StaticLoader`, as far as the server knows it. Any thread may call any of it."""
 
     @property
     def is_alive(self) -> bool:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hotdelta.chain import Position, Scanner
+from hotdelta import signatures as contract
+from hotdelta.chain import Position, Scanner, Schema
 from hotdelta.errors import NotReadyError
-from loader import Loader, LoaderStatus, SanityLimits, SanitySettings
+from loader import Loader, LoaderStatus, SanityLimits, SanitySettings, StaticLoader
+from loader.live_model import LiveModel
 from tests.loader.step_model import (
     Trainer,
     answer,
@@ -21,6 +27,7 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
+    wait_until,
 )
 from tests.loader.test_quarantine import GATES_OFF, poison
 
@@ -152,6 +159,43 @@ def test_a_limit_for_a_variable_that_does_not_exist_is_not_passed_over(root: Pat
     with serving(root, sanity=SanitySettings(by_key={"usres": {"max_abs": 1.0}})) as loader:
         status = wait_for_status(loader, lambda status: "usres" in status.reason, "it says what is wrong")
         assert "the model has bias, items, users" in status.reason
+
+
+@contextmanager
+def serving_statically(root: Path, **sanity: Any) -> Iterator[StaticLoader]:
+    loader = StaticLoader(root / "export", poll_seconds=0.2, sanity=SanitySettings(**sanity))
+    loader.start()
+    try:
+        yield loader
+    finally:
+        loader.stop()
+
+
+def test_a_limit_for_a_variable_that_does_not_exist_is_not_passed_over_without_a_chain(root: Path) -> None:
+    with serving_statically(root, by_key={"usres": {"max_abs": 1.0}}) as loader:
+        wait_until(lambda: "'usres', which the model does not have" in loader.status().reason, "it says so")
+
+
+def hide_variable(path: Path) -> None:
+    """An export that can be loaded, and whose first update fails: it is fed what its metadata says, and no more."""
+    document = json.loads(path.read_bytes())
+    document["schema"]["variables"].pop()
+    schema = Schema.from_json(json.dumps(document["schema"]).encode())
+    document["schema_digest"] = schema.digest
+    del document["digest"]
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("serve", [serving, serving_statically])
+def test_a_model_that_cannot_be_warmed_up_is_let_go(
+    root: Path, serve: Callable[[Path], AbstractContextManager[Loader | StaticLoader]]
+) -> None:
+    hide_variable(root / "export" / "1" / contract.METADATA_FILE)
+    before = [item for item in gc.get_objects() if isinstance(item, LiveModel)]
+    with serve(root) as loader:
+        wait_until(lambda: "stage_rows failed" in loader.status().reason, "it says so")
+        models = [item for item in gc.get_objects() if isinstance(item, LiveModel)]
+        assert [model for model in models if model.signatures and model not in before] == []
 
 
 def test_limits_by_key_hold_for_exports(root: Path, train: StartTrainer) -> None:

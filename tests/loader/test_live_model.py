@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,8 +182,8 @@ def test_restore_and_stage_signatures_are_not_predictions(untouched: LiveModel) 
     [
         ({}, "'ids' is missing"),
         ({"ids": [1], "x": [1]}, "'x' is unknown"),
-        ({"ids": [ROWS]}, "not in \\[0, 64\\)"),
-        ({"ids": [-1]}, "not in \\[0, 64\\)"),
+        ({"ids": [ROWS]}, "id 64 is not in table '(users|items)', which has 64 rows"),
+        ({"ids": [-1]}, "id -1 is not in table '(users|items)', which has 64 rows"),
         ({"ids": [1.5]}, "holds float64, the signature wants int64"),
         ({"ids": ["a"]}, "the signature wants int64"),
         ({"ids": [True]}, "holds bool"),
@@ -216,6 +217,18 @@ def test_an_export_with_a_pipe_in_it_is_not_waited_for(root: Path) -> None:
     metadata.unlink()
     os.mkfifo(metadata)
     with pytest.raises(ApplyError, match="it is not a regular file"):
+        LiveModel.load(root / "export" / "1")
+
+
+def test_an_export_that_calls_its_inputs_otherwise_than_it_says_is_refused_when_it_is_loaded(
+    root: Path,
+) -> None:
+    path = root / "export" / "1" / METADATA_FILE
+    document = json.loads(path.read_text())
+    del document["digest"]
+    document["served"]["signatures"][SIGNATURE]["inputs"][0]["name"] = "Ids"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ApplyError, match="has the inputs 'ids' in its graph, and 'Ids' by its metadata"):
         LiveModel.load(root / "export" / "1")
 
 

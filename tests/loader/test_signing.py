@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hotdelta.chain import Manifest, Position, SigningKey, names
 from hotdelta.chain.signing import KEY_FILE_VARIABLE
 from hotdelta.errors import ChainError, ConfigurationError
+from tests.bad_states import Harm, forge, fulls, plant, spoil
 from tests.loader.step_model import (
     StepModel,
     Trainer,
@@ -46,7 +48,10 @@ def prepared_signed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         trainer = Trainer(root / "run")
         trainer.train()
         trainer.close()
-        export(root / "run", root / "export")
+        # What stock TensorFlow leaves beside a chain is not exported.
+        planted = Path(shutil.copytree(root / "run", root / "planted"))
+        plant(planted)
+        export(planted, root / "export")
     return root
 
 
@@ -103,6 +108,25 @@ def test_what_is_not_signed_with_the_key_is_refused(
         status = wait_for_status(loader, lambda status: bool(status.refused), "the refusal")
         assert reason in status.refused[0].reason
         assert answer(loader)[1].position == Position(1, 2)
+
+
+@pytest.mark.parametrize("harm", [forge, spoil], ids=["unsigned", "other bytes"])
+def test_a_server_that_starts_takes_no_full_that_is_not_what_was_signed(
+    signed_root: Path, key_file: Path, harm: Harm
+) -> None:
+    """There are no deltas, so that it is the full or nothing."""
+    trainer = Trainer(signed_root / "run")
+    trainer.train_full([1])
+    trainer.close()
+    for path in (signed_root / "run" / names.DELTA_DIRECTORY).glob("*ckpt*"):
+        path.unlink()
+    fulls(signed_root / "run", harm)
+    with serving(signed_root, signing_key_file=key_file) as loader:
+        wait_for_status(loader, lambda status: bool(status.refused or status.quarantined), "the refusal")
+        wait_for_position(loader, Position(1, 2))
+        outputs, version = answer(loader)
+    assert version.position == Position(1, 2)
+    assert set(np.unique(outputs["users"])) == {1.0}
 
 
 def test_without_a_key_an_unsigned_manifest_is_taken(signed_root: Path) -> None:

@@ -9,6 +9,7 @@ from hotdelta.chain import HighestStep, Kind, Manifest, Node, Position, plan
 from loader.straight_line import plan_straight_line
 
 SCHEMA = "5" * 64
+WHOLE = "7" * 64
 
 
 def manifest_of(kind: Kind, node: Node, parent: Node | None, schema: str = SCHEMA) -> Manifest:
@@ -37,7 +38,7 @@ def histories(draw: st.DrawFn) -> list[Manifest]:
         tip = nodes[-1] if draw(st.booleans()) else draw(st.sampled_from(nodes))
         for seq in range(2, 2 + draw(st.integers(1, 4))):
             node = Node(Position(run, seq), f"{run * 100 + seq:032x}")
-            schema = SCHEMA if draw(st.integers(0, 9)) else "6" * 64
+            schema = draw(st.sampled_from([SCHEMA] * 8 + [WHOLE, "6" * 64]))
             if draw(st.integers(0, 3)) == 0:
                 manifests.append(manifest_of(Kind.FULL, node, tip, schema))
             manifests.append(manifest_of(Kind.DELTA, node, tip, schema))
@@ -53,13 +54,13 @@ def histories(draw: st.DrawFn) -> list[Manifest]:
 def test_agrees_with_the_plan_that_looks_at_everything(
     manifests: list[Manifest], data: st.DataObject
 ) -> None:
-    fitting = [manifest.node for manifest in manifests if manifest.schema == SCHEMA]
+    fitting = [manifest.node for manifest in manifests if manifest.schema in (SCHEMA, WHOLE)]
     if not fitting:
         return
     live = data.draw(st.sampled_from(fitting))
-    short = plan_straight_line(live, manifests, schema=SCHEMA)
+    short = plan_straight_line(live, manifests, schema=SCHEMA, wholes=[WHOLE])
     if short is not None:
-        long = plan(live, manifests, schema=SCHEMA)
+        long = plan(live, manifests, schema=SCHEMA, wholes=[WHOLE])
         assert (short.steps, short.problem) == (long.steps, None)
         assert long.problem is None
 

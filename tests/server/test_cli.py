@@ -114,7 +114,10 @@ def test_importing_the_application_starts_nothing_and_needs_no_tensorflow(tmp_pa
 
 STOPPED_BEFORE_UVICORN_HEARS_SIGNALS = """
 import os, signal, fastapi, uvicorn
+from server.connection_limits import BufferedBytes, ConnectionLimits
 from server.listening import bind, run
+
+LIMITS = ConnectionLimits(10, 30.0, BufferedBytes(2**20))
 
 class Ending:
     def __del__(self):
@@ -125,7 +128,7 @@ def stop(config):
     return choose_loop(config)
 
 choose_loop, uvicorn.Config.get_loop_factory = uvicorn.Config.get_loop_factory, stop
-run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, announcement="listening on {}".format)
+run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, limits=LIMITS, announcement="listening on {}".format)
 """
 
 
@@ -143,10 +146,13 @@ def test_a_signal_just_before_it_serves_is_not_lost() -> None:
 
 SERVES_UNTIL_IT_IS_TOLD_TO_STOP = """
 import fastapi, server.cli
+from server.connection_limits import BufferedBytes, ConnectionLimits
 from server.listening import bind, run
 
+LIMITS = ConnectionLimits(10, 30.0, BufferedBytes(2**20))
+
 server.cli._hear_signals()
-run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, announcement="listening on {}".format)
+run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, limits=LIMITS, announcement="listening on {}".format)
 print("stopped in order")
 """
 
@@ -178,13 +184,16 @@ def test_under_nohup_a_terminal_that_is_closed_is_nothing_to_it() -> None:
 
 STOPPED_WHEN_IT_SAYS_ITS_ADDRESS = """
 import os, signal, fastapi
+from server.connection_limits import BufferedBytes, ConnectionLimits
 from server.listening import bind, run
+
+LIMITS = ConnectionLimits(10, 30.0, BufferedBytes(2**20))
 
 def stop(url):
     os.kill(os.getpid(), signal.SIGTERM)
     return url
 
-run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, announcement=stop)
+run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, limits=LIMITS, announcement=stop)
 """
 
 

@@ -76,6 +76,15 @@ def test_ragged_rows_are_refused(dtype: str, leaf: object, shape: str) -> None:
         to_array(tensor(dtype, None, None), value)
 
 
+def test_ragged_rows_are_told_how_long_they_are() -> None:
+    for value, shown in (
+        ([[1, 2], [3]], "one has 2 values, another 1"),
+        ([[[1]], [[2], [3]]], "1 values, another 2"),
+    ):
+        with pytest.raises(RequestError, match=f"its rows have different lengths, .*{shown}"):
+            to_array(tensor("int64", None, None), value)
+
+
 @pytest.mark.parametrize(
     "value, shown", [([1, 2], "[2]"), (1, "[]"), ([[1]], "[1, 1]"), ([[[1, 2]]], "[1, 1, 2]")]
 )

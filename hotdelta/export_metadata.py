@@ -22,7 +22,8 @@ MAX_METADATA_BYTES = 64 * 2**20
 class ExportMetadata:
     """`node` is the state whose values the export holds; None when it was made from a model in memory.
 
-    `files` are the digests of its other files; older exports have none.
+    `files` are the digests of its other files, `lookups` the key of the table that each look-up reads, by function and
+    node; older exports have neither.
     """
 
     model_name: str
@@ -32,6 +33,7 @@ class ExportMetadata:
     node: Node | None
     step: int
     files: Mapping[str, str] = field(default_factory=dict)
+    lookups: Mapping[str, str] = field(default_factory=dict)
 
 
 def require_files(directory: Path, metadata: ExportMetadata) -> None:
@@ -53,8 +55,11 @@ def read_metadata(directory: Path) -> ExportMetadata:
         with _open(path) as file:
             document = json.loads(file.read(MAX_METADATA_BYTES))
         version = document["metadata_version"]
-        if version != contract.METADATA_VERSION:
-            raise _unusable(directory, f"it has metadata_version {version}, not {contract.METADATA_VERSION}")
+        if not 1 <= version <= contract.METADATA_VERSION:
+            raise _unusable(
+                directory,
+                f"it has metadata_version {version}, and this hotdelta reads 1 to {contract.METADATA_VERSION}",
+            )
         return _read(document)
     except FileNotFoundError as error:
         raise _unusable(directory, f"it has no {contract.METADATA_FILE}") from error
@@ -85,6 +90,7 @@ def _read(document: dict[str, Any]) -> ExportMetadata:
         node=Node(Position.parse(position), str(document["state_id"])) if position else None,
         step=int(document["step"] or 0),
         files=_files(document),
+        lookups={str(lookup): str(key) for lookup, key in document.get("lookups", {}).items()},
     )
 
 
