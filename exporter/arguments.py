@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from hotdelta.chain.position import Position
-from hotdelta.errors import ManifestError
+from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.given_directory import to_directory
 from hotdelta.signatures import MAX_EXPORT_VERSION
+
+_ARGUMENT = re.compile(r"`(?P<name>\w+)(?:=(?P<value>[^`]*))?`")
+_RENAMED = {"allow_whole_table_reads": "allow_whole_table_read", "signatures": "signature"}
 
 _EPILOG = """\
 examples:
@@ -100,11 +105,25 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def in_flags(text: str) -> str:
+    """A message as the command says it: errors name the arguments of export_saved_model, in backticks."""
+    return _ARGUMENT.sub(_flag, text)
+
+
+def _flag(argument: re.Match[str]) -> str:
+    flag = f"--{_RENAMED.get(argument['name'], argument['name']).replace('_', '-')}"
+    given = (argument["value"] or "").strip("[]'\"")
+    return flag if given in ("", "True") else f"{flag} {given}"
+
+
 def _directory(text: str) -> Path:
     """Path("") would be this directory: what a shell makes of a variable that is not set."""
     if not text:
         raise argparse.ArgumentTypeError("is empty; write . for this directory")
-    return Path(text)
+    try:
+        return to_directory(text, "the directory")
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _module(text: str) -> str:

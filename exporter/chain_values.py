@@ -74,7 +74,7 @@ def find_state(run_dir: Path, position: Position | None = None) -> ChainState:
         raise _nothing_to_export(run_dir, position, bool(listing.refused))
     if position is not None and manifests[-1].position != position:
         raise ConfigurationError(
-            f"{run_dir} holds no position {position}", hint="leave --position out for the newest"
+            f"{run_dir} holds no position {position}", hint="leave `position` out for the newest"
         )
     broken: set[tuple[Kind, str]] = set()
     while True:
@@ -117,7 +117,7 @@ def _hole(position: Position | None) -> HoleError:
         f"position {position} cannot be reached from any full",
         missing="a link before it",
         wanted_by=str(position),
-        hint="choose another position, or leave --position out for the newest",
+        hint="choose another position, or leave `position` out for the newest",
     )
 
 
@@ -127,13 +127,14 @@ def _nothing_to_export(run_dir: Path, position: Position | None, has_refused: bo
             f"{run_dir} is no directory", hint="give the directory that the trainer writes to"
         )
     if position is not None:
-        return ConfigurationError(f"{run_dir} holds nothing up to {position}", hint="leave --position out")
+        return ConfigurationError(f"{run_dir} holds nothing up to {position}", hint="leave `position` out")
     reason = "no checkpoint that this hotdelta can read" if has_refused else "no checkpoint yet"
     if not has_refused and any(run_dir.glob("*.index")):
         reason = "checkpoints, but none that a trainer with hotdelta has committed"
     return ConfigurationError(
         f"{run_dir} holds {reason}",
-        hint="start the trainer with this checkpoint directory (it writes a full at its first step), or use --wait",
+        hint="start the trainer with this checkpoint directory: it writes a full at its first step. The command "
+        "exporter waits for it with --wait",
     )
 
 

@@ -15,10 +15,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
-from exporter.arguments import make_parser
+from exporter.arguments import in_flags, make_parser
 from exporter.unfinished import remove_unfinished
 from hotdelta.chain.scan import Scanner
 from hotdelta.errors import ConfigurationError, HotdeltaError
+from hotdelta.given_directory import refuse_nested
 from hotdelta.quiet_import import quiet_import
 
 EXIT_FAILED = 1
@@ -31,10 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _log_to_stderr(is_verbose=options.verbose)
     try:
         with _stopped_by_signals():
+            refuse_nested(options.export_dir, options.checkpoint_dir)
             _wait_for_checkpoint(options.checkpoint_dir, options.wait, stop=threading.Event())
             path = _export(options)
     except HotdeltaError as error:
-        print(f"exporter: {error}", file=sys.stderr)
+        print(f"exporter: {in_flags(str(error))}", file=sys.stderr)
         return EXIT_FAILED
     except OSError as error:
         print(f"exporter: {error.filename or options.export_dir}: {error.strerror or error}", file=sys.stderr)

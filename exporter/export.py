@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,19 +14,21 @@ from typing import Any
 import tensorflow as tf
 
 from exporter.incremental_signatures import IncrementalSignatures, Staging
+from exporter.input_names import name_inputs
 from exporter.live_model import FullSignatures, LiveModel
 from exporter.metadata import ExportMetadata, write_metadata
 from exporter.sources import Source, source_of
 from exporter.unfinished import unfinished
-from exporter.variable_uses import make_servable
+from exporter.variable_uses import make_servable, table_lookups
 from exporter.verification import verify_export
 from exporter.version_directory import make_directory, new_version, publish, temporary_for
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import CommitError, ConfigurationError, DamagedError
-from hotdelta.logs import event
+from hotdelta.given_directory import refuse_nested, to_directory
+from hotdelta.logs import event, quiet_tensorflow
 from hotdelta.train.serving_module import ServingModule
-from hotdelta.train.serving_trace import describe_signature
+from hotdelta.train.serving_trace import Signature
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +77,10 @@ def export_saved_model(
     find = partial(
         source_of, model_or_checkpoint_dir, position=position, signatures=signatures, tables=tables
     )
-    return _export(find, Path(export_dir), options, attempts=_ATTEMPTS)
+    target = to_directory(export_dir, "export_dir")
+    if isinstance(model_or_checkpoint_dir, str | os.PathLike):
+        refuse_nested(target, to_directory(model_or_checkpoint_dir))
+    return _export(find, target, options, attempts=_ATTEMPTS)
 
 
 def _export(find: Callable[[], Source], export_dir: Path, options: ExportOptions, *, attempts: int) -> Path:
@@ -92,7 +98,7 @@ def export_source(source: Source, export_dir: Path, options: ExportOptions) -> P
     source = _exportable(source, options)
     with new_version(export_dir, options.version) as (temporary, target):
         event(logger, logging.INFO, "exporting", source=source.description, version=target.name)
-        with _quiet_tensorflow(), _told_as_commit_error(target):
+        with quiet_tensorflow(), _told_as_commit_error(target):
             _write(source, temporary, options, default_name=export_dir.resolve().name)
     event(logger, logging.INFO, "exported", path=target)
     return target
@@ -103,7 +109,7 @@ def export_source_to(source: Source, target: Path, options: ExportOptions) -> Pa
     source = _exportable(source, options)
     make_directory(target.parent)
     with unfinished(temporary_for(target)) as temporary:
-        with _quiet_tensorflow(), _told_as_commit_error(target):
+        with quiet_tensorflow(), _told_as_commit_error(target):
             _write(source, temporary, options, default_name=target.resolve().parent.name)
         publish(temporary, target)
     event(logger, logging.INFO, "exported", path=target)
@@ -124,17 +130,20 @@ def _exportable(source: Source, options: ExportOptions) -> Source:
 def _write(source: Source, directory: Path, options: ExportOptions, *, default_name: str) -> None:
     """Write the SavedModel, and prove that it holds what it should."""
     values = source.load_values()
-    root, functions = build_graph(source.module, source.schema, is_incremental=options.save_incr_model)
+    root, signatures = build_graph(source.module, source.schema, is_incremental=options.save_incr_model)
     root.live_identity.assign(source.identity)
     root.live_step.assign(source.step)
     event(logger, logging.INFO, "writing", directory=directory.name)
+    functions = {name: signature.function for name, signature in signatures.items()}
     tf.saved_model.save(root, str(directory), signatures=functions)
+    name_inputs(directory, signatures)
     metadata = ExportMetadata(
         model_name=options.model_name or default_name,
         schema=source.schema,
-        signatures={name: describe_signature(each) for name, each in source.module.signatures.items()},
+        signatures={name: signature.spec for name, signature in source.module.signatures.items()},
         is_incremental=options.save_incr_model,
         exported=source.exported,
+        lookups=table_lookups(source.module, source.schema),
     )
     write_metadata(directory, metadata)
     source.release_values()
@@ -156,33 +165,19 @@ def _told_as_commit_error(target: Path) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _quiet_tensorflow() -> Iterator[None]:
-    """TensorFlow warns once for each variable that its name is no Python name, and of functions that we must use."""
-    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
-    levels = [noisy.level for noisy in loggers]
-    for noisy in loggers:
-        noisy.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for noisy, level in zip(loggers, levels, strict=True):
-            noisy.setLevel(level)
-
-
 def build_graph(
     module: ServingModule, schema: Schema, *, is_incremental: bool
-) -> tuple[LiveModel, Mapping[str, Any]]:
+) -> tuple[LiveModel, Mapping[str, Signature]]:
     """The root to save and all signatures of the export."""
     live = LiveModel(module, schema)
     if not is_incremental:
-        return live, {**module.signatures, **FullSignatures(live, schema).functions()}
+        return live, {**module.signatures, **FullSignatures(live, schema).traced()}
     staging = Staging(schema)
     live.hotdelta_staging = staging
     return live, {
         **module.signatures,
-        **FullSignatures(live, schema, empty_staging=staging.empty).functions(),
-        **IncrementalSignatures(live, staging, schema).functions(),
+        **FullSignatures(live, schema, empty_staging=staging.empty).traced(),
+        **IncrementalSignatures(live, staging, schema).traced(),
     }
 
 
@@ -190,6 +185,6 @@ def _nothing_incremental(source: Source) -> ConfigurationError:
     return ConfigurationError(
         f"no signature of {source.description} looks anything up in an embedding table, so there is nothing to "
         "update row by row",
-        hint="export without save_incr_model, or train with keras.layers.Embedding or hotdelta.keras.Embedding "
+        hint="export without `save_incr_model`, or train with keras.layers.Embedding or hotdelta.keras.Embedding "
         "tables (of a tf.Module: with tables=[...] that its signatures use)",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from hotdelta import signatures as contract
 from hotdelta.chain import names
 from hotdelta.chain.identity import IDENTITY_LENGTH
 from hotdelta.chain.schema import Schema
+from hotdelta.train.serving_trace import Signature, trace_signature
 
 
 class Staging(tf.Module):
@@ -65,14 +66,14 @@ class Staging(tf.Module):
 
 
 class IncrementalSignatures:
-    """restore_incremental, stage_*, staged_preimage, apply_staged and discard_staged, as traced functions."""
+    """restore_incremental, stage_*, staged_preimage, apply_staged and discard_staged."""
 
     def __init__(self, live: LiveModel, staging: Staging, schema: Schema) -> None:
         self._live = live
         self._staging = staging
         self._schema = schema
 
-    def functions(self) -> Mapping[str, Any]:
+    def traced(self) -> Mapping[str, Signature]:
         fed = [
             *update_tensors.tensor_specs(self._schema),
             tf.TensorSpec([IDENTITY_LENGTH], tf.int64, name=contract.IDENTITY_VALUE),
@@ -161,13 +162,18 @@ class IncrementalSignatures:
             return [something, *update_tensors.parent_asserts(staged.identity, live_identity)]
 
 
-def _traced(function: Any, *specs: tf.TensorSpec) -> Any:
-    return tf.function(function, input_signature=list(specs), autograph=False)
+def _traced(function: Callable[..., Mapping[str, tf.Tensor]], *specs: tf.TensorSpec) -> Signature:
+    return trace_signature(lambda fed: function(*fed), specs)
 
 
 def _growing_variable(spec: tf.TensorSpec) -> tf.Variable:
     empty = tf.zeros([0, *spec.shape[1:]], spec.dtype)
-    return tf.Variable(empty, shape=spec.shape, trainable=False, name=f"hotdelta_staged/{spec.name}")
+    return tf.Variable(
+        empty,
+        shape=spec.shape,
+        trainable=False,
+        name=f"hotdelta_staged/{update_tensors.operation_name(spec.name)}",
+    )
 
 
 def _counter(shape: list[int], name: str) -> tf.Variable:

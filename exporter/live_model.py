@@ -14,6 +14,7 @@ from hotdelta.chain import names
 from hotdelta.chain.identity import IDENTITY_LENGTH
 from hotdelta.chain.schema import Schema
 from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.serving_trace import Signature, trace_signature
 
 _BRANCH_BYTES = 1024 * 1024
 
@@ -82,19 +83,17 @@ def _value_or_live(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
 
 
 class FullSignatures:
-    """restore_full and identity, as traced functions."""
+    """restore_full and identity."""
 
     def __init__(self, live: LiveModel, schema: Schema, *, empty_staging: Any = list) -> None:
         self._live = live
         self._schema = schema
         self._empty_staging = empty_staging
 
-    def functions(self) -> Mapping[str, Any]:
+    def traced(self) -> Mapping[str, Signature]:
         return {
-            contract.RESTORE_FULL: tf.function(
-                self._restore_full, input_signature=[PREFIX_SPEC], autograph=False
-            ),
-            contract.IDENTITY: tf.function(self._identity, input_signature=[], autograph=False),
+            contract.RESTORE_FULL: trace_signature(lambda fed: self._restore_full(*fed), [PREFIX_SPEC]),
+            contract.IDENTITY: trace_signature(lambda _: self._identity(), []),
         }
 
     def _restore_full(self, prefix: tf.Tensor) -> Mapping[str, tf.Tensor]:

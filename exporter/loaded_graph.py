@@ -13,6 +13,9 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta import signatures as contract
+from hotdelta.chain.schema import SignatureSpec
+from hotdelta.errors import ApplyError
+from hotdelta.signature_calls import PREDICT_POOL, Call, make_call, require_names
 
 _KEY_OF_VARIABLE = re.compile(r"hotdelta_variables/(\d+)/\.ATTRIBUTES/VARIABLE_VALUE")
 
@@ -42,6 +45,14 @@ class LoadedGraph:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._session.close()
+
+    def prediction(self, signature: str, spec: SignatureSpec) -> Call:
+        """As the loader calls it. Raises ApplyError when it could not."""
+        if signature not in self._signatures:
+            raise ApplyError(f"there is no signature {signature!r} in its graph", hint="export it again")
+        definition = self._signatures[signature]
+        require_names(signature, spec, definition)
+        return make_call(self._session, definition, pool=PREDICT_POOL)
 
     def restore(self, signature: str, prefix: str) -> None:
         self.call(signature, {contract.PREFIX_INPUT: [prefix]})

@@ -16,13 +16,17 @@ from hotdelta.chain.schema import Schema, SignatureSpec
 
 @dataclass(frozen=True, slots=True)
 class ExportMetadata:
-    """`exported` is the commit whose values the export holds; None when it was made from a model in memory."""
+    """`exported` is the commit whose values the export holds; None when it was made from a model in memory.
+
+    `lookups`: as exporter.variable_uses.table_lookups says them.
+    """
 
     model_name: str
     schema: Schema
     signatures: Mapping[str, SignatureSpec]
     is_incremental: bool
     exported: Manifest | None
+    lookups: Mapping[str, str]
 
     def to_json(self, files: Mapping[str, str]) -> bytes:
         """`files`: the digests of the other files of the export."""
@@ -42,6 +46,7 @@ class ExportMetadata:
             "signatures": sorted(self.signatures),
             # Beside the schema: one that a trainer wrote without knowing the serving graph has no signatures.
             "served": json.loads(Schema((), self.signatures, {}).to_json()),
+            "lookups": dict(sorted(self.lookups.items())),
             "schema_digest": self.schema.digest,
             "schema": json.loads(self.schema.to_json()),
         }

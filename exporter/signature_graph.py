@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from exporter.node_definitions import copy_of
-from hotdelta.train.serving_trace import trace_signature
+from hotdelta.train.serving_trace import Signature, trace_signature
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
@@ -67,9 +67,10 @@ class Body:
 class SignatureGraph:
     """A copy of a traced signature's graph. `bodies` are by name; that of the signature itself is ""."""
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
-        graph = function.graph
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._function = signature.function
+        graph = self._function.graph
         self._definition = graph.as_graph_def()
         main = Body(
             self._definition.node,
@@ -91,7 +92,7 @@ class SignatureGraph:
         functions = [function for value in node.attr.values() for function in (value.func, *value.list.func)]
         return [self.bodies[name] for name in dict.fromkeys(each.name for each in functions) if name]
 
-    def trace(self) -> Any:
+    def trace(self) -> Signature:
         """The signature as its bodies now say, with the inputs, outputs and captures of the one that was given.
 
         It can be saved, and what is loaded again can be called. It cannot be called in this process: the functions
@@ -99,7 +100,6 @@ class SignatureGraph:
         """
         graph = self._function.graph
         definition = _with_new_names(self._definition)
-        specs = tf.nest.flatten(self._function.structured_input_signature)
         names = sorted(self._function.structured_outputs)
 
         def call(inputs: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
@@ -111,7 +111,7 @@ class SignatureGraph:
             outputs = tf.graph_util.import_graph_def(definition, fed, returned, name="")
             return dict(zip(names, outputs, strict=True))
 
-        return trace_signature(call, specs)
+        return trace_signature(call, self._signature.input_specs)
 
 
 def tensor_of(reference: str) -> Tensor:

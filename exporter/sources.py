@@ -22,7 +22,7 @@ from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
 from hotdelta.train.id_rules import module_id_rules
-from hotdelta.train.module_keys import module_keys, module_resources
+from hotdelta.train.module_keys import module_keys, module_resources, refuse_keras_2
 from hotdelta.train.serving_files import load_schema, load_serving_graph
 from hotdelta.train.serving_module import ServingModule, trace_module
 
@@ -105,7 +105,7 @@ def source_of(
             )
         return _of_directory(Path(subject), _position(position), _names(signatures))
     if position is not None:
-        raise ConfigurationError("a model in memory has no positions", hint="leave position out")
+        raise ConfigurationError("a model in memory has no positions", hint="leave `position` out")
     if signatures is not None and not isinstance(signatures, Mapping):
         raise ConfigurationError(
             "signatures of a model are a mapping from name to tf.function or input specs"
@@ -180,6 +180,7 @@ def _of_keras_model(model: Any, signatures: Mapping[str, Any] | None, more_table
 
 
 def _of_module(module: tf.Module, signatures: Mapping[str, Any] | None, tables: Collection[str]) -> Source:
+    refuse_keras_2(module)
     if not signatures:
         raise ConfigurationError(
             f"a {type(module).__name__} is exported with the signatures that you name",

@@ -6,6 +6,7 @@ is found after the first table was changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from hotdelta.chain.identity import IDENTITY_LENGTH
 from hotdelta.chain.schema import Schema, VariableSpec
 
 NODE_LENGTH = IDENTITY_LENGTH // 2
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_./-]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,12 @@ def check_update(
 
 def check_shape(name: str, tensor: tf.Tensor, shape: Any) -> tf.Tensor:
     """The tensor, once it is known to have that shape; a failure shows the name and both shapes."""
-    return tf.ensure_shape(tensor, shape, name=f"check_shape/{name}")
+    return tf.ensure_shape(tensor, shape, name=f"check_shape/{operation_name(name)}")
+
+
+def operation_name(key: str) -> str:
+    """What an operation for this key may be called: a key can be any text, the name of an operation cannot."""
+    return _NOT_IN_NAMES.sub("_", key)
 
 
 def check_stamp(identity: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

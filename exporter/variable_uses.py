@@ -5,9 +5,9 @@ Only row gathers and shape queries may touch a table: once a row was updated in 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
@@ -17,6 +17,7 @@ from exporter.signature_graph import SignatureGraph
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.serving_trace import Signature
 
 _ROW_READS = frozenset({"ResourceGather", "ResourceGatherNd", "VariableShape"})
 _WRITES = ("Assign", "Resource")
@@ -32,25 +33,39 @@ def make_servable(
     """
     _refuse_unknown(allow_whole_reads, schema)
     signatures = {}
-    for name, function in module.signatures.items():
-        signatures[name], uses = _with_row_lookups(function, module.variables, schema)
+    for name, signature in module.signatures.items():
+        signatures[name], uses = _with_row_lookups(signature, module.variables, schema)
         _refuse_writes(name, uses, schema)
         _refuse_whole_reads(name, uses, schema, allow_whole_reads)
     return replace(module, signatures=signatures)
 
 
+def table_lookups(module: ServingModule, schema: Schema) -> dict[str, str]:
+    """The key of the table that each look-up reads, by function and node: how TensorFlow names it when it fails.
+
+    A look-up in a function that is called with several tables is left out.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for signature in module.signatures.values():
+        uses = handle_uses(SignatureGraph(signature), module.variables)
+        own = tf.compat.as_str(signature.function.name)
+        for use in _of_tables(uses, schema):
+            found[f"{use.body or own}/{use.node}"].add(schema.variables[use.index].key)
+    return {lookup: keys.pop() for lookup, keys in found.items() if len(keys) == 1}
+
+
 def _with_row_lookups(
-    function: Any, variables: tuple[tf.Variable, ...], schema: Schema
-) -> tuple[Any, list[Use]]:
+    signature: Signature, variables: tuple[tf.Variable, ...], schema: Schema
+) -> tuple[Signature, list[Use]]:
     """The signature, traced again where something had to be rewritten, and what it does with its variables."""
-    graph = SignatureGraph(function)
+    graph = SignatureGraph(signature)
     uses = handle_uses(graph, variables)
     tables = _of_tables(uses, schema)
     is_rewritten = gather_rows(graph, tables)
     if is_rewritten:
         uses = handle_uses(graph, variables)
     is_guarded = bool(tables) and guard_sums(graph)
-    return graph.trace() if is_rewritten or is_guarded else function, uses
+    return graph.trace() if is_rewritten or is_guarded else signature, uses
 
 
 def _of_tables(uses: Iterable[Use], schema: Schema) -> list[Use]:
@@ -75,7 +90,7 @@ def _refuse_whole_reads(name: str, uses: Iterable[Use], schema: Schema, allowed:
             raise ConfigurationError(
                 f"signature {name!r} reads all of table {key!r} for each prediction (operation {use})",
                 hint="look rows up (an embedding layer, tf.nn.embedding_lookup, tf.gather(variable, ids)); if the "
-                f"whole table is meant, allow it: --allow-whole-table-read {key}, or allow_whole_table_reads=[{key!r}]",
+                f"whole table is meant, allow it: `allow_whole_table_reads=[{key!r}]`",
             )
 
 

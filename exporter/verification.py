@@ -1,4 +1,8 @@
-"""Proves that an export works before anyone can see it: loaded both ways, restored both ways, compared bit for bit."""
+"""Proves that an export works before anyone can see it.
+
+It is loaded both ways, restored both ways and compared bit for bit, and each of its signatures is asked as the server
+will ask it: by what the written metadata says, and in the same way.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ from exporter.loaded_graph import LoadedGraph
 from hotdelta import signatures as contract
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ModelMismatchError
+from hotdelta.export_metadata import ExportMetadata, read_metadata
 from hotdelta.logs import event
+from hotdelta.signature_calls import zeros_for
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +58,23 @@ def verify_export(directory: Path, schema: Schema, expected: Expected) -> None:
     gc.collect()
     with LoadedGraph(directory) as graph:
         _verify(_session_runtime(graph, schema), expected)
+        _predict(graph, read_metadata(directory))
+
+
+def _predict(graph: LoadedGraph, metadata: ExportMetadata) -> None:
+    """Raises ApplyError or ModelMismatchError when a server could not call a signature."""
+    for name, spec in metadata.signatures.items():
+        call = graph.prediction(name, spec)
+        try:
+            call(zeros_for(spec))
+        except tf.errors.OpError as error:
+            # A model may refuse zeros, or an empty string.
+            event(logger, logging.INFO, "a row of zeros is refused", signature=name, reason=error.message)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ModelMismatchError(
+                f"signature {name!r} cannot be called: {error}",
+                hint="nothing was published; give signatures with a tf.function of your own",
+            ) from error
 
 
 def _eager_runtime(directory: Path, schema: Schema) -> _Runtime:

@@ -82,7 +82,7 @@ def _require_number(version: int) -> None:
 
 def _exists_already(target: Path) -> ConfigurationError:
     return ConfigurationError(
-        f"{target} exists already", hint="a version is never written again: leave --version out for the next"
+        f"{target} exists already", hint="a version is never written again: leave `version` out for the next"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from exporter.loaded_graph import LoadedGraph
+from hotdelta.train.serving_trace import graph_name
 
 KEYS = ("bias", "items", "kernel", "users")
 
@@ -26,8 +27,8 @@ class EagerRuntime:
 
     def call(self, signature: str, **inputs: Any) -> Mapping[str, Any]:
         function = self.loaded.signatures[signature]
-        specs = {spec.name: (name, spec) for name, spec in function.structured_input_signature[1].items()}
-        fed = {specs[name][0]: tf.constant(value, specs[name][1].dtype) for name, value in inputs.items()}
+        specs = function.structured_input_signature[1]
+        fed = {name: tf.constant(value, specs[graph_name(name)].dtype) for name, value in inputs.items()}
         return {name: value.numpy() for name, value in function(**fed).items()}
 
     def state(self) -> dict[str, bytes]:

@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from exporter import export_saved_model
+from exporter.arguments import in_flags
 from exporter.cli import _print_path, main
+from hotdelta.errors import ConfigurationError
 from hotdelta.train import DeltaWriter
 from tests.exporter.bundles import TwoTables
 
@@ -107,8 +110,25 @@ def test_position_version_and_signatures_are_options(
     assert loaded.signatures["identity"]()["identity"].numpy()[:2].tolist() == [1, 1]
 
 
+def test_hints_name_flags_where_python_is_told_arguments(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--checkpoint-dir", str(run_dir), "--export-dir", str(tmp_path), "--position", "9.9"]
+    assert main(asked) == 1
+    assert "leave --position out for the newest" in capsys.readouterr().err
+    with pytest.raises(ConfigurationError, match="leave `position` out for the newest"):
+        export_saved_model(run_dir, tmp_path, position="9.9")
+    for said, flags in (
+        ("without `save_incr_model`, or", "without --save-incr-model, or"),
+        ("with `save_incr_model=True`", "with --save-incr-model"),
+        ("allow it: `allow_whole_table_reads=['my/table']`", "allow it: --allow-whole-table-read my/table"),
+    ):
+        assert in_flags(said) == flags
+
+
 def test_an_empty_directory_fails_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments(tmp_path, tmp_path / "export", "--wait", "0.1")) == 1
+    (tmp_path / "run").mkdir()
+    assert main(arguments(tmp_path / "run", tmp_path / "export", "--wait", "0.1")) == 1
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "waiting for a checkpoint" in printed.err
@@ -239,7 +259,7 @@ def test_terminated_it_stops_also_when_nobody_can_be_told() -> None:
 
 
 def test_interrupted_while_it_waits_it_says_so(tmp_path: Path) -> None:
-    with exporter(*arguments(tmp_path, tmp_path / "export", "--wait", "60")) as process:
+    with exporter(*arguments(tmp_path / "run", tmp_path / "export", "--wait", "60")) as process:
         assert process.stderr is not None
         assert "waiting for a checkpoint" in process.stderr.readline()
         process.send_signal(signal.SIGINT)

@@ -14,6 +14,7 @@ from hotdelta.chain.identity import decode_identity
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.train import DeltaWriter
 from tests.exporter.trained_run import ROWS, Trained, copy_of, metadata_of, schema_of, values_of
 
 
@@ -106,3 +107,19 @@ def test_only_the_signatures_that_are_kept_are_exported(trained: Trained, tmp_pa
         export_saved_model(trained.run_dir, tmp_path, signatures=["other"])
     path = export_saved_model(trained.run_dir, tmp_path, signatures=["serving_default"])
     assert metadata_of(path)["schema_digest"] == trained.newest.schema
+
+
+def test_tables_and_variables_may_have_any_name(tmp_path: Path) -> None:
+    names = ["a:b", "a_b", "user id", "größe", "$x", "p,q", "@at", "back\\slash", "_hidden", "A", "a"]
+    tables = {name: tf.Variable(tf.fill([4, 2], float(number))) for number, name in enumerate(names)}
+    bias = tf.Variable([1.0, 2.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "ids")])
+    def score(ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"score": tf.add_n([tf.gather(table, ids) for table in tables.values()]) + bias}
+
+    variables = {**tables, "bias, all": bias}
+    with DeltaWriter(tmp_path / "run", variables, tables=names, signatures={"serving_default": score}):
+        pass
+    path = export_saved_model(tmp_path / "run", tmp_path / "export", save_incr_model=True)
+    assert values_of(path) == {name: variable.numpy().tobytes() for name, variable in variables.items()}

@@ -39,7 +39,7 @@ def test_a_damaged_delta_is_stepped_over_backwards_unless_it_was_asked_for(
 
 def test_a_directory_without_checkpoint_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no checkpoint yet.*start the trainer"):
-        export_saved_model(tmp_path, tmp_path / "export")
+        export_saved_model(tmp_path, tmp_path.with_name("export"))
     with pytest.raises(ConfigurationError, match="no directory"):
         export_saved_model(tmp_path / "nowhere", tmp_path / "export")
     assert not (tmp_path / "export").exists()
@@ -70,7 +70,7 @@ def test_a_run_that_left_no_serving_graph_is_refused_with_the_remedy(
 
 def test_save_incr_model_without_tables_is_refused_with_the_reason(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    with pytest.raises(ConfigurationError, match=r"nothing to update row by row.*without save_incr_model"):
+    with pytest.raises(ConfigurationError, match=r"nothing to update row by row.*without `save_incr_model`"):
         export_saved_model(model, tmp_path, save_incr_model=True)
     assert export_saved_model(model, tmp_path).name == "1"
 
@@ -154,4 +154,4 @@ def test_a_file_in_place_of_the_export_directory_is_said(trained: Trained, tmp_p
 def test_checkpoints_of_somebody_else_are_not_called_none_at_all(tmp_path: Path) -> None:
     tf.train.Checkpoint(step=tf.Variable(1)).save(str(tmp_path / "model.ckpt"))
     with pytest.raises(ConfigurationError, match="none that a trainer with hotdelta has committed"):
-        export_saved_model(tmp_path, tmp_path / "export")
+        export_saved_model(tmp_path, tmp_path.with_name("export"))

@@ -83,7 +83,7 @@ def test_what_needs_a_whole_table_is_refused_with_what_to_do(
 ) -> None:
     signatures = {"serving_default": signature_of(model, WHOLE_READS[name])}
     with pytest.raises(
-        ConfigurationError, match=r"reads all of table 'items/embeddings'.*look rows up.*--allow-whole"
+        ConfigurationError, match=r"reads all of table 'items/embeddings'.*look rows up.*`allow_whole"
     ):
         export_saved_model(model, tmp_path / "export", signatures=signatures)
     assert not (tmp_path / "export").exists()

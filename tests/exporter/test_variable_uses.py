@@ -53,7 +53,7 @@ def _check(call: Call, allowed: tuple[str, ...] = ()) -> None:
 
 @pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS.keys())
 def test_whole_reads_are_refused_by_the_name_of_the_table(wrapper: Callable[[Call], Call]) -> None:
-    with pytest.raises(ConfigurationError, match=r"my/table.*--allow-whole-table-read my/table"):
+    with pytest.raises(ConfigurationError, match=r"my/table.*`allow_whole_table_reads=\['my/table'\]`"):
         _check(wrapper(_multiply))
 
 
