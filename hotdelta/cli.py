@@ -11,8 +11,10 @@ from pathlib import Path
 
 from hotdelta import operator_orders
 from hotdelta.chain import Kind, Listing, Manifest, Scanner, plan, verify
+from hotdelta.chain.signing import trusted_listing
 from hotdelta.check_progress import CheckProgress
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HotdeltaError
+from hotdelta.given_directory import to_directory
 from hotdelta.io.contents import describe_directory
 from hotdelta.logs import counted
 
@@ -56,12 +58,13 @@ def _run(options: argparse.Namespace) -> int:
     if options.command in operator_orders.COMMANDS:
         return operator_orders.run(options)
     try:
-        listing = _scan(options.directory)
+        directory = to_directory(options.directory, "DIR")
+        listing = _scan(directory)
     except HotdeltaError as error:
         print(f"hotdelta: {error}", file=sys.stderr)
         return EXIT_USAGE
     try:
-        return _COMMANDS[options.command](options.directory, listing)
+        return _COMMANDS[options.command](directory, listing)
     except BrokenPipeError:
         # `hotdelta chain run | head`: nobody reads on. Python would complain once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,7 +78,7 @@ def _scan(directory: Path) -> Listing:
         raise ConfigurationError(
             f"{directory} {problem}", hint="give the directory that the trainer writes to"
         )
-    listing = Scanner(directory).scan()
+    listing = trusted_listing(directory, Scanner(directory).scan())
     if not listing.manifests and not listing.refused:
         raise ConfigurationError(
             f"nothing is committed in {directory}",
@@ -90,7 +93,13 @@ def _describe(directory: Path, listing: Listing) -> int:
     except ChainError as error:
         print(f"damaged: {error}", file=sys.stderr)
         return EXIT_DAMAGED
-    return 0
+    return _tell_refused(listing)
+
+
+def _tell_refused(listing: Listing) -> int:
+    for refused in listing.refused:
+        print(f"cannot be used: {refused.path}: {refused.reason}")
+    return EXIT_DAMAGED if listing.refused else 0
 
 
 def _show_chain(_directory: Path, listing: Listing) -> int:
@@ -99,9 +108,7 @@ def _show_chain(_directory: Path, listing: Listing) -> int:
     fulls = sum(manifest.kind is Kind.FULL for manifest in listing.manifests)
     total = sum(manifest.total_bytes for manifest in listing.manifests)
     print(f"\nfulls: {fulls}, deltas: {len(listing.manifests) - fulls}, together {format_bytes(total)}")
-    for refused in listing.refused:
-        print(f"cannot be used: {refused.path}: {refused.reason}")
-    return EXIT_DAMAGED if listing.refused else 0
+    return _tell_refused(listing)
 
 
 def _row(manifest: Manifest, now: float) -> tuple[str, ...]:
@@ -209,9 +216,7 @@ def _parser() -> argparse.ArgumentParser:
             description=f"{help_text[0].upper()}{help_text[1:]}.",
             allow_abbrev=False,
         )
-        command.add_argument(
-            "directory", type=Path, metavar="DIR", help="the checkpoint directory of the trainer"
-        )
+        command.add_argument("directory", metavar="DIR", help="the checkpoint directory of the trainer")
     operator_orders.add_commands(commands)
     return parser
 

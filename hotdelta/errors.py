@@ -3,6 +3,7 @@
 HotdeltaError
 ├── ConfigurationError        a configuration that cannot do what it says (also a ValueError)
 ├── DirectoryBusyError        another trainer writes to this directory
+├── JobRestartedError         this trainer's work is not what its job goes on from
 ├── ModelMismatchError        the model and what is on disk do not fit
 ├── ChainError                what is on disk cannot be followed
 │   ├── ManifestError         one manifest cannot be used (malformed, unknown version, too large)
@@ -10,6 +11,7 @@ HotdeltaError
 │   ├── DamagedError          a file is not what its manifest says
 │   └── SchemaError           a manifest belongs to a model of another schema
 ├── CommitError               a save could not be committed (disk full, permission, directory gone)
+│   └── UnsavedError          training ended, and its last steps are not on disk
 ├── ApplyError                an update could not be staged or applied to the live model
 │   └── SanityError           the values of an update are not what training writes
 ├── NotReadyError             no model is served yet
@@ -60,6 +62,10 @@ class DirectoryBusyError(HotdeltaError):
     def __init__(self, message: str, *, directory: Path, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.directory = directory
+
+
+class JobRestartedError(HotdeltaError):
+    """The job goes on from a position that this trainer's work does not follow: it has to go back there."""
 
 
 class ModelMismatchError(HotdeltaError):
@@ -122,6 +128,23 @@ class CommitError(HotdeltaError):
     def __init__(self, message: str, *, path: Path | None = None, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.path = path
+
+
+class UnsavedError(CommitError):
+    """Training ended, and its last `steps` are not on disk: `position` is what a restart goes on from."""
+
+    def __init__(self, reason: str, *, steps: int, rows: int, position: object, path: Path) -> None:
+        """`rows`: how many are known to be touched; 0 when that is not known."""
+        lost = f"{steps:,} step{'' if steps == 1 else 's'}" if steps else "changes"
+        touched = f" ({rows:,} touched row{'' if rows == 1 else 's'})" if rows else ""
+        since = "" if position is None else f" since position {position}"
+        super().__init__(
+            f"the last save is not on disk, {lost}{touched}{since} would be lost: {reason}",
+            path=path,
+            hint=f"see that {path} can be written; a restart goes on from "
+            + ("nothing" if position is None else f"position {position}"),
+        )
+        self.steps, self.rows, self.position = steps, rows, position
 
 
 class ApplyError(HotdeltaError):

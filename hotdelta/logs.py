@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+# How long a failure that goes on is not said again: at first, and at most.
+FIRST_SILENT_SECONDS = 10.0
+MOST_SILENT_SECONDS = 600.0
 
 
 def event(logger: logging.Logger, level: int, phrase: str, **fields: Any) -> None:
@@ -13,6 +19,58 @@ def event(logger: logging.Logger, level: int, phrase: str, **fields: Any) -> Non
     if logger.isEnabledFor(level):
         text = " ".join([phrase, *(f"{name}={_show(value)}" for name, value in fields.items())])
         logger.log(level, "%s", text, extra={"phrase": phrase, "fields": fields}, stacklevel=2)
+
+
+class FailureLog:
+    """Says that something fails at once, then at growing intervals with a count, and once when it works again.
+
+    Belongs to one thread.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._count = 0
+        self._since = self._quiet_until = self._silent_seconds = 0.0
+
+    def failed(self, phrase: str, **fields: Any) -> None:
+        now = self._clock()
+        self._count += 1
+        if self._count == 1:
+            self._since, self._silent_seconds = now, FIRST_SILENT_SECONDS
+            event(self._logger, logging.ERROR, phrase, **fields)
+        elif now < self._quiet_until:
+            return
+        else:
+            self._silent_seconds = min(2 * self._silent_seconds, MOST_SILENT_SECONDS)
+            event(
+                self._logger, logging.ERROR, phrase, **fields, failures=self._count, seconds=now - self._since
+            )
+        self._quiet_until = now + self._silent_seconds
+
+    def worked(self, phrase: str) -> None:
+        if self._count:
+            seconds = self._clock() - self._since
+            event(self._logger, logging.INFO, phrase, failures=self._count, seconds=seconds)
+            self._count = 0
+
+
+@contextmanager
+def quiet_tensorflow() -> Iterator[None]:
+    """While a SavedModel is written.
+
+    TensorFlow tells of each variable whose name is no Python name, of functions that we must use, and where it puts
+    files that are moved at once.
+    """
+    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
+    levels = [noisy.level for noisy in loggers]
+    for noisy in loggers:
+        noisy.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for noisy, level in zip(loggers, levels, strict=True):
+            noisy.setLevel(level)
 
 
 def counted(number: int, noun: str) -> str:

@@ -54,7 +54,7 @@ class _Replay:
         tables = [name.removesuffix("-ids") for name in held if name.endswith("-ids")]
         for key in self._keys:
             if f"{key}-rows" in held:
-                owner = key if key in tables else next(table for table in tables if key.endswith(f"/{table}"))
+                owner = key if key in tables else _owner(key, tables)
                 ids, rows = reader.get_tensor(f"{owner}-ids"), reader.get_tensor(f"{key}-rows")
                 if key not in self.values:
                     self.values[key] = np.zeros_like(rows)
@@ -63,3 +63,8 @@ class _Replay:
                 value = reader.get_tensor(f"{key}-value")
                 if len(value):
                     self.values[key] = value[0]
+
+
+def _owner(slot: str, tables: list[str]) -> str:
+    """As Keras names slots, and as TensorFlow 1 does."""
+    return next(table for table in tables if slot.endswith(f"/{table}") or slot.startswith(f"{table}/"))

@@ -18,8 +18,14 @@ from typing import Self
 from hotdelta.chain import names
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Manifest
+from hotdelta.chain.position import MAX_NUMBER
+from hotdelta.chain.signing import SigningKey
+from hotdelta.chain.verification import directory_of
 from hotdelta.chain.write_failure import translated
-from hotdelta.errors import DirectoryBusyError
+from hotdelta.errors import ChainError, DirectoryBusyError
+
+# Each leaves its claim in place of the one before.
+_MOST_STARTS_WITHOUT_COMMIT = 2**20
 
 _CLAIM = re.compile(re.escape(names.CLAIM_PREFIX) + r"([1-9][0-9]{0,9})" + re.escape(names.CLAIM_SUFFIX))
 _held: weakref.WeakSet[TrainerLock] = weakref.WeakSet()
@@ -103,12 +109,13 @@ class TrainerLock:
 def claim_run(run_dir: Path, manifests: Sequence[Manifest], disk: Disk) -> int:
     """Takes a run number above any in the directory, durably: no later start gets it again. Needs the lock.
 
-    Raises CommitError.
+    What a configured key did not sign does not count: whoever can put a file here could use up the numbers with it.
+    Raises CommitError, and ChainError for a file whose number leaves none to later starts, or cannot be true.
     """
     directory = run_dir / names.DELTA_DIRECTORY
     with translated("claiming a run number", directory):
         claims = [int(match[1]) for path in directory.iterdir() if (match := _CLAIM.fullmatch(path.name))]
-        run = 1 + max([0, *claims, *(manifest.position.run for manifest in manifests)])
+        run = _next_run(run_dir, max(claims, default=0), manifests)
         fd = disk.create(directory / names.claim_name(run))
         disk.close(fd)
         disk.sync_directory(directory)
@@ -116,6 +123,35 @@ def claim_run(run_dir: Path, manifests: Sequence[Manifest], disk: Disk) -> int:
             with contextlib.suppress(FileNotFoundError):
                 disk.unlink(directory / names.claim_name(claim))
     return run
+
+
+def _next_run(run_dir: Path, claimed: int, manifests: Sequence[Manifest]) -> int:
+    newest = _newest_trusted(manifests)
+    committed = newest.position.run if newest else 0
+    if claimed > committed + _MOST_STARTS_WITHOUT_COMMIT:
+        raise _unlikely_number(run_dir / names.DELTA_DIRECTORY / names.claim_name(claimed), claimed)
+    run = 1 + max(claimed, committed)
+    taken = {manifest.position.run for manifest in manifests}
+    while run in taken:
+        run += 1
+    if newest and run > MAX_NUMBER:
+        raise _unlikely_number(
+            directory_of(run_dir, newest.kind) / names.manifest_name(newest.prefix), committed
+        )
+    return run
+
+
+def _newest_trusted(manifests: Sequence[Manifest]) -> Manifest | None:
+    key = SigningKey.from_environment()
+    newest_first = sorted(manifests, key=lambda manifest: manifest.position, reverse=True)
+    return next((item for item in newest_first if key is None or key.has_signed(item)), None)
+
+
+def _unlikely_number(path: Path, run: int) -> ChainError:
+    return ChainError(
+        f"{path} has the run number {run}, and no trainer is started that often",
+        hint="remove the file, or use another directory",
+    )
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

@@ -16,6 +16,7 @@ from hotdelta.chain.position import STATE_ID_HEX_DIGITS, Node, Position
 from hotdelta.chain.untrusted_json import Fields
 from hotdelta.errors import ManifestError
 
+# What is written. Readers take every version from the first to this one: tests/golden holds a chain of each.
 FORMAT_VERSION = 1
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 DIGEST_HEX_DIGITS = 64
@@ -156,9 +157,11 @@ def _to_document(manifest: Manifest) -> dict[str, Any]:
 
 def _from_document(fields: Fields) -> Manifest:
     version = fields.integer("format_version")
-    if version != FORMAT_VERSION:
+    if version < 1:
+        raise ManifestError(f"manifest has format_version {version}, and the first is 1")
+    if version > FORMAT_VERSION:
         raise ManifestError(
-            f"manifest has format_version {version}, this hotdelta reads {FORMAT_VERSION}",
+            f"manifest has format_version {version}, and this hotdelta reads none above {FORMAT_VERSION}",
             hint="upgrade hotdelta on this machine, or write with the same version as you read",
         )
     parent = fields.optional_object("parent")

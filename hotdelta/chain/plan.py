@@ -6,7 +6,7 @@ that can be undone to, or from a full. A full and its closing delta are one node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
 from hotdelta.chain.lineage import trace_lineage
@@ -50,22 +50,24 @@ def plan(
     *,
     undoable: Sequence[Node] = (),
     schema: str | None = None,
+    wholes: Container[str] = (),
     excluded: Collection[Node] = (),
     refused: Sequence[Refused] = (),
 ) -> Plan:
     """Plans from `live` (None: nothing is loaded) with what the directory holds.
 
-    `undoable` are the nodes that the live model can go back to; `schema` is that of the live model; `excluded` are
-    nodes that must not be used, because they are quarantined or were rolled back; `refused` only explains holes.
+    `undoable` are the nodes that the live model can go back to; `schema` is that of the live model, and `wholes` those
+    of which it is a part; `excluded` are nodes that must not be used, because they are quarantined or were rolled back;
+    `refused` only explains holes.
     """
-    fitting = [manifest for manifest in manifests if schema in (None, manifest.schema)]
+    fitting = [m for m in manifests if schema in (None, m.schema) or m.schema in wholes]
     newest_run = max((manifest.position.run for manifest in fitting), default=0)
     lineage = trace_lineage(newest_run, manifests)
     usable = [m for m in fitting if lineage.has(m.position) and m.node not in excluded]
     routes = _Routes(live, set(undoable) - set(excluded), usable)
     is_comparable = live is not None and not _is_other_history(live, undoable, manifests, refused)
     target = routes.find_newest(live.position if live is not None and is_comparable else None)
-    situation = Situation(target or live, lineage, manifests, schema, excluded, refused)
+    situation = Situation(target or live, lineage, manifests, schema, wholes, excluded, refused)
     return Plan(routes.steps_to(target) if target else (), target, find_problem(situation))
 
 

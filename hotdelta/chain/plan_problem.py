@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
 from hotdelta.chain.lineage import Lineage
@@ -23,8 +23,12 @@ class Situation:
     lineage: Lineage
     manifests: Sequence[Manifest]
     schema: str | None
+    wholes: Container[str]
     excluded: Collection[Node]
     refused: Sequence[Refused]
+
+    def fits(self, manifest: Manifest) -> bool:
+        return self.schema in (None, manifest.schema) or manifest.schema in self.wholes
 
 
 def find_problem(situation: Situation) -> ChainError | None:
@@ -78,7 +82,7 @@ def _explain_first_gap(situation: Situation, newest: Manifest) -> ChainError:
                 missing=str(node),
                 wanted_by=wanted_by,
             )
-        other = [m for m in found if situation.schema not in (None, m.schema)]
+        other = [m for m in found if not situation.fits(m)]
         if other:
             return _other_schema(situation, other[0])
         parent = next((m.parent for m in found if m.kind is Kind.DELTA), None)

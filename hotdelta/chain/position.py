@@ -11,6 +11,10 @@ from hotdelta.errors import ManifestError
 _MAX_CHARACTERS = 64
 
 
+# Of runs, and of commits in a run.
+MAX_NUMBER = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """The `seq`-th commit of the `run`-th start of a trainer; ordered by run, then by seq."""
@@ -19,7 +23,7 @@ class Position:
     seq: int
 
     def __post_init__(self) -> None:
-        if not (0 < self.run < 2**31 and 0 < self.seq < 2**31):
+        if not (0 < self.run <= MAX_NUMBER and 0 < self.seq <= MAX_NUMBER):
             raise ValueError(f"position {self.run}.{self.seq} is out of range: run and seq start at 1")
 
     def __str__(self) -> str:

@@ -59,6 +59,22 @@ class Schema:
     def others(self) -> tuple[VariableSpec, ...]:
         return tuple(variable for variable in self.variables if not variable.is_table)
 
+    def why_not_part_of(self, whole: Schema) -> str:
+        """What keeps a chain of the other schema from updating the variables of this one; empty when nothing does.
+
+        Signatures do not matter: what a chain carries are variables. What rows mean does.
+        """
+        specs = {spec.key: spec for spec in whole.variables}
+        for spec in self.variables:
+            found = specs.get(spec.key)
+            if found != spec:
+                return f"{spec.key!r} is {_show(found)} in the chain, and {_show(spec)} in the export"
+        rules = {*self.vocabularies, *(parts_rule(spec.key) for spec in self.variables)}
+        for rule in sorted(rules):
+            if self.vocabularies.get(rule) != whole.vocabularies.get(rule):
+                return f"the chain makes ids by another rule: {rule!r}"
+        return ""
+
     @property
     def digest(self) -> str:
         return blake3(self.to_json()).hexdigest()
@@ -94,6 +110,17 @@ class Schema:
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ManifestError(f"schema file cannot be read: {error!r}") from error
+
+
+def parts_rule(key: str) -> str:
+    """The name, among vocabularies, of the layout of a table that is in parts: which ids its rows hold."""
+    return f"{key} in parts"
+
+
+def _show(spec: VariableSpec | None) -> str:
+    if spec is None:
+        return "missing"
+    return f"{'table' if spec.is_table else 'variable'} {spec.dtype}{list(spec.shape)}"
 
 
 def _tensors(specs: tuple[TensorSpec, ...]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from hotdelta.chain import names
 from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.scan import Listing, Refused
 from hotdelta.chain.verification import directory_of
-from hotdelta.errors import ConfigurationError
+from hotdelta.errors import ChainError, ConfigurationError
 
 KEY_FILE_VARIABLE = "HOTDELTA_SIGNING_KEY_FILE"
 MIN_KEY_BYTES = 32
@@ -88,3 +88,15 @@ def trusted_listing(run_dir: Path, listing: Listing) -> Listing:
     ]
     trusted = tuple(manifest for manifest in listing.manifests if not key.distrust(manifest))
     return Listing(trusted, (*listing.refused, *refused))
+
+
+def refuse_unsigned(checkpoint: str) -> None:
+    """For a checkpoint without a manifest, as stock TensorFlow writes them: with a key in the environment none is used.
+
+    Raises ChainError, and ConfigurationError when the environment names a key that cannot be read.
+    """
+    if SigningKey.from_environment() is not None:
+        raise ChainError(
+            f"{checkpoint} has no manifest, so nobody signed it, and a key is configured",
+            hint="if you trust it, restore it with the Saver of stock TensorFlow, and save it into a new directory",
+        )

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hotdelta.chain import Disk, Kind, Scanner, TrainerLock, claim_run, directory_of, names
-from hotdelta.errors import CommitError, DirectoryBusyError
+from hotdelta.chain.signing import KEY_FILE_VARIABLE, SigningKey
+from hotdelta.errors import ChainError, CommitError, DirectoryBusyError
 from tests.chain.disks import Crash, CrashingDisk
 from tests.chain.manifests import delta, full
 
@@ -143,3 +144,36 @@ def test_run_number_is_not_given_again_after_a_crash_at_any_call(tmp_path: Path)
         with pytest.raises(Crash):
             claim_run(run_dir, [], CrashingDisk(crash_at))
         assert claim_run(run_dir, Scanner(run_dir).scan().manifests, Disk()) > first
+
+
+@pytest.mark.parametrize("claimed", [2**31 - 2, 2**31 - 1, 9_999_999_999])
+def test_a_claim_that_would_use_up_the_run_numbers_is_refused_by_name(tmp_path: Path, claimed: int) -> None:
+    deltas = directory_of(tmp_path, Kind.DELTA)
+    deltas.mkdir()
+    (deltas / names.claim_name(claimed)).touch()
+    with pytest.raises(ChainError, match=rf"run-{claimed}\.claim has the run number .* remove the file"):
+        claim_run(tmp_path, [full("7.1")], Disk())
+    (deltas / names.claim_name(claimed)).unlink()
+    assert claim_run(tmp_path, [full("7.1")], Disk()) == 8
+
+
+def test_a_manifest_that_would_use_up_the_run_numbers_is_refused_by_name(tmp_path: Path) -> None:
+    directory_of(tmp_path, Kind.DELTA).mkdir()
+    last = full(f"{2**31 - 1}.1")
+    with pytest.raises(
+        ChainError, match=rf"{last.prefix}\.manifest\.json has the run number .* remove the file"
+    ):
+        claim_run(tmp_path, [full("7.1"), last], Disk())
+
+
+def test_what_a_key_did_not_sign_does_not_count_for_the_run_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory_of(tmp_path, Kind.DELTA).mkdir()
+    key_file = tmp_path / "key"
+    key_file.write_text("k" * 32)
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(key_file))
+    ours = SigningKey.read(key_file).sign(full("7.1"))
+    # Nor is the number of a foreign manifest given to ours: their files could have the same names.
+    foreign = [full(f"{2**31 - 1}.1"), full("8.1")]
+    assert claim_run(tmp_path, [ours, *foreign], Disk()) == 9

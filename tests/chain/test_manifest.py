@@ -86,6 +86,7 @@ def with_table(**change: object) -> dict[str, Any]:
     "change",
     [
         {"format_version": 2},
+        {"format_version": 0},
         {"format_version": "1"},
         {"kind": "half"},
         {"position": "3"},

@@ -238,6 +238,12 @@ def test_link_of_another_schema_within_a_run_is_named() -> None:
     assert isinstance(found.problem, SchemaError)
 
 
+def test_a_part_goes_from_its_own_schema_on_to_that_of_a_whole() -> None:
+    manifests = [*CHAIN, delta("2.1", "1.3", schema=OTHER_SCHEMA)]
+    found = plan(node("1.2"), manifests, schema=SCHEMA, wholes=[OTHER_SCHEMA])
+    assert (describe(found), found.problem) == ("delta 1.3, delta 2.1", None)
+
+
 def test_directory_of_another_schema_only_gives_no_steps() -> None:
     found = plan(None, CHAIN, schema=OTHER_SCHEMA)
     assert found.steps == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -120,9 +120,11 @@ def test_schemas(until_next: Prepared) -> None:
 def test_without_the_schema_gate_the_delta_of_another_model_is_served(
     until_next: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def plan_any_schema(live: Node, manifests: Sequence[Manifest], *, schema: str) -> Plan | None:
+    def plan_any_schema(
+        live: Node, manifests: Sequence[Manifest], *, schema: str, wholes: Container[str]
+    ) -> Plan | None:
         relabelled = [replace(manifest, schema=schema) for manifest in manifests]
-        return plan_straight_line(live, relabelled, schema=schema)
+        return plan_straight_line(live, relabelled, schema=schema, wholes=wholes)
 
     monkeypatch.setattr(chain_view, "plan_straight_line", plan_any_schema)
     gets_through(until_next, spoil_schema)
