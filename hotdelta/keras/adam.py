@@ -1,12 +1,15 @@
-"""Lazy Adam, whose step costs the rows it touches."""
+"""Lazy Adam and AdamW, whose step costs the rows it touches."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from hotdelta.keras.row_gradients import RowGradient
-from hotdelta.keras.row_wise import RowWise, read_rows, write_rows
+from hotdelta.keras.row_gradients import Gradient, RowGradient
+from hotdelta.keras.row_wise import RowWise, read_rows, resource, write_rows
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")
@@ -35,8 +38,12 @@ class Adam(RowWise, keras.optimizers.Adam):
             written.append(write_rows(largest_slot, ids, velocity))
 
         step = momentum * self._bias_corrected(learning_rate) / (tf.sqrt(velocity) + self.epsilon)
-        rows = read_rows(variable, ids) - step
+        rows = self._decayed(read_rows(variable, ids), variable, learning_rate) - step
         return [*written, write_rows(variable, ids, rows)]
+
+    def _decayed(self, values: Any, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
+        """What a step starts from. Where this class is told to decay weights, Keras has done so before."""
+        return values
 
     def _bias_corrected(self, learning_rate: tf.Tensor) -> tf.Tensor:
         dtype = learning_rate.dtype
@@ -44,3 +51,26 @@ class Adam(RowWise, keras.optimizers.Adam):
         beta_1_power = tf.pow(tf.cast(self.beta_1, dtype), step)
         beta_2_power = tf.pow(tf.cast(self.beta_2, dtype), step)
         return learning_rate * tf.sqrt(1 - beta_2_power) / (1 - beta_1_power)
+
+
+@keras.saving.register_keras_serializable(package="hotdelta")
+class AdamW(Adam, keras.optimizers.AdamW):
+    """keras.optimizers.AdamW, row-wise and therefore lazy, its decay of weights too.
+
+    A row decays only in the steps that touch it, where Keras decays every row in every step; variables with a dense
+    gradient are those of Keras. A row touched in every step goes exactly where Keras takes it.
+    """
+
+    def update_step(self, gradient: Gradient, variable: Any, learning_rate: Any) -> None:
+        weights = resource(variable)
+        if not isinstance(gradient, tf.IndexedSlices) and self._use_weight_decay(weights):
+            weights.assign(self._decayed(weights, weights, tf.cast(learning_rate, weights.dtype)))
+        super().update_step(gradient, variable, learning_rate)
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Not for all variables before the step, as Keras does it, but for each with its step."""
+
+    def _decayed(self, values: Any, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
+        if not self._use_weight_decay(variable):
+            return values
+        return values - values * tf.cast(self.weight_decay, variable.dtype) * learning_rate

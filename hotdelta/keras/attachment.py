@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import keras
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
 from hotdelta.keras.constants import compute_again
+from hotdelta.keras.fit_hooks import is_in_fit
 from hotdelta.keras.id_rules import RuleWatch, model_id_rules
 from hotdelta.keras.saved_keys import peek_keys
 from hotdelta.logs import event
@@ -24,20 +26,29 @@ from hotdelta.train.writer_options import Resumed
 logger = logging.getLogger(__name__)
 
 
+def no_function() -> None:
+    """In place of a reference to the training function of a model that has none."""
+
+
 class Attachment:
     """The trainer of a chain, from `start` to `close`, and what it saves of a model, which is known afterwards too.
 
-    It can be started again after it was closed. All methods belong to the thread that trains.
+    It can be started again after it was closed. `is_in_fit`: Keras tells of every step that is made now. All methods
+    belong to the thread that trains.
     """
 
     def __init__(self, options: BindingOptions) -> None:
         self.binding: ModelBinding | None = None
+        self.is_in_fit = False
         self._options = options
         self._trainer: ChainTrainer | None = None
         self._rule_watch: RuleWatch | None = None
         self._old_functions: weakref.WeakSet[Any] = weakref.WeakSet()
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._checked_count: int | None = None
+        self._has_unproved_steps = False
+        self._told = self._counted = 0
+        self._proved_function: Callable[[], Any] = no_function
 
     @property
     def is_open(self) -> bool:
@@ -72,12 +83,12 @@ class Attachment:
         saved = peek_keys(run_dir) if is_resuming else None
         binding = bind(model, self._options, saved=saved)
         trainer = new_trainer(binding)
-        trainer.step_of = binding.step
         resumed = trainer.start(
             binding.variables,
             touched=binding.recorders.touched,
             demanded=binding.recorders.demanded,
             is_resuming=is_resuming,
+            first_step=binding.iterations(),
         )
         compute_again(model)
         self._hold(binding, trainer)
@@ -87,17 +98,48 @@ class Attachment:
             self._rebind(model)
         return resumed
 
+    def note_step(self) -> bool:
+        """Every step pays for this: True when `prove_recording` cannot wait until something is saved.
+
+        That is when a step was traced, the model was compiled again, or ids mean other rows.
+        """
+        self._has_unproved_steps = True
+        binding, watch = self.binding, self._rule_watch
+        if binding is None:
+            return False
+        model = binding.model
+        return (
+            binding.trace_count != self._checked_count
+            or model.optimizer is not binding.optimizer
+            or model.train_function is not self._proved_function()
+            or (watch is not None and watch.has_changed)
+        )
+
     def prove_recording(self) -> bool:
-        """After a step: go on with what was compiled since, and check that every trace records what it writes.
+        """After steps: go on with what was compiled since, and check that every trace records what it writes.
 
         True: the model has a new training function.
         """
         if self.binding is None or not self.is_open:
             return False
+        self._has_unproved_steps = False
         is_new = self.follow(self.binding.model)
         self._follow_new_vocabulary()
         self.check_new_traces()
+        function = self.binding.model.train_function
+        self._proved_function = no_function if function is None else weakref.ref(function)
         return is_new
+
+    def examine(self) -> bool:
+        """Before a save: prove the steps since the last one. True: the model has a new training function."""
+        if self.binding is None:
+            return False
+        # Who compiled it after its last step may only want to evaluate it.
+        is_compiled_since = self.binding.model.optimizer is not self.binding.optimizer
+        if self._has_unproved_steps and not is_compiled_since:
+            return self.prove_recording()
+        self._cover_recompiled_model()
+        return False
 
     def refuse_other_model(self, model: keras.Model) -> None:
         """Its values would be saved as the newest of this chain, where they should be loaded from it."""
@@ -135,24 +177,20 @@ class Attachment:
             self.follow_id_rules()
 
     def _rebind(self, model: keras.Model) -> None:
-        before = self.binding.variables_by_key() if self.binding else {}
         binding = bind(model, self._options)
-        unsaved = frozenset(
-            key for key, variable in binding.variables_by_key().items() if before.get(key) is not variable
-        )
         trainer = self.trainer
         trainer.rebind(
             binding.variables,
             touched=binding.recorders.touched,
             demanded=binding.recorders.demanded,
-            unsaved=unsaved,
         )
-        trainer.step_of = binding.step
         self._hold(binding, trainer)
 
     def _hold(self, binding: ModelBinding, trainer: ChainTrainer) -> None:
         """Not before the trainer took the model: one that it refuses goes on being recorded as it was."""
         self.binding, self._trainer = binding, trainer
+        self._told, self._counted = trainer.progress.step, binding.iterations()
+        trainer.count_untold = self._count_untold
         binding.record()
         self._rule_watch = RuleWatch(binding.model)
         # Functions of the user's own go on without the recorder, unless he dropped them; other traces that are there
@@ -162,18 +200,16 @@ class Attachment:
         self._checked_count = None
         if self._old_functions:
             gc.collect()
-        for table in binding.variables.tables:
-            if table.key in binding.recorders.reasons:
-                warn_of_comparing(table, binding.recorders.reasons[table.key])
+        warn_of_comparing(binding.recorders.why_compared(binding.variables.tables))
 
     def prepare_save(self) -> None:
         """Before a save that the user asks for. Raises ConfigurationError when layers were added or replaced."""
+        self.examine()
         binding = self.binding
         if binding is not None and not (binding.held.is_same and binding.held.is_same_beside):
             self._rebind(binding.model)
-        self.cover_recompiled_model()
 
-    def cover_recompiled_model(self) -> None:
+    def _cover_recompiled_model(self) -> None:
         """Before a save that no step came with: a model may be compiled again only to be evaluated.
 
         So the chain keeps its optimizer; but who wrote to the tables meanwhile is not known.
@@ -197,6 +233,22 @@ class Attachment:
         self._checked.update(graphs)
         self._checked_count = count
 
+    def _count_untold(self) -> int:
+        """Before a cut: how many steps a loop made since the last one, when it tells of none.
+
+        The optimizer counted them. In fit Keras tells, and is right: there the optimizer also counts a step that
+        raises, and one more at the end of a generator.
+        """
+        if self.binding is None:
+            return 0
+        before, self._told = self._told, self.trainer.progress.step
+        counted_before, self._counted = self._counted, self.binding.iterations()
+        if self._told != before or (self.is_in_fit and is_in_fit(inspect.currentframe())):
+            return 0
+        untold = max(0, self._counted - counted_before)
+        self._told += untold
+        return untold
+
     def close(self) -> None:
         """Save what is left and give the directory back."""
         trainer = self.trainer
@@ -209,7 +261,7 @@ class Attachment:
     def _finish(self, trainer: ChainTrainer) -> None:
         """What is not recorded as it should be is an error, but no step is lost with it."""
         try:
-            self.cover_recompiled_model()
+            self.examine()
         except BaseException:
             trainer.trackers.mark_all()
             raise

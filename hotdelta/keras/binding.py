@@ -15,12 +15,13 @@ from hotdelta.chain.manifest import Kind
 from hotdelta.chain.schema import Schema
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras.first_batch import is_built
 from hotdelta.keras.fit_hooks import remake_train_function
 from hotdelta.keras.held_state import HeldState
 from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.other_optimizers import OtherOptimizers, build_saved_optimizers, find_other_optimizers
 from hotdelta.keras.row_wise import RowWise
-from hotdelta.keras.serving_graph import trace_keras_model
+from hotdelta.keras.serving_graph import trace_keras_model, trace_signatures
 from hotdelta.keras.structure import model_variables, table_layers
 from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
 from hotdelta.train.id_rules import IdRule
@@ -48,7 +49,8 @@ class ModelBinding:
     """A model, its variables under keys, and the recorders of the tables that its optimizers can record.
 
     `left_out`: those of its optimizers of which the checkpoint that is to be loaded has nothing. `held`: what it and
-    its optimizers held when it was bound.
+    its optimizers held when it was bound. `row_wise`: every optimizer that may train the tables and records what it
+    writes, built or not.
     """
 
     model: keras.Model
@@ -59,17 +61,15 @@ class ModelBinding:
     recorders: Recorders
     publish: Callable[[Path], None]
     held: HeldState
-
-    @property
-    def row_wise(self) -> tuple[RowWise, ...]:
-        """Every optimizer that may train the tables and records what it writes, built or not."""
-        found = map(innermost, [self.optimizer, *self.others.by_label.values()])
-        return tuple(optimizer for optimizer in found if isinstance(optimizer, RowWise))
+    row_wise: tuple[RowWise, ...]
 
     @property
     def trace_count(self) -> int:
-        """Grows with every trace of a step."""
-        return sum(optimizer.trace_count for optimizer in self.row_wise)
+        """Grows with every trace of a step. Every step asks."""
+        count = 0
+        for optimizer in self.row_wise:
+            count += optimizer.trace_count
+        return count
 
     @property
     def traced_graphs(self) -> set[tf.Graph]:
@@ -89,8 +89,11 @@ class ModelBinding:
         is_compiled_so = self.model is model and self.optimizer is model.optimizer
         return is_compiled_so and self.others.is_current and self.held.is_same
 
-    def step(self) -> int:
-        return int(keras.ops.convert_to_numpy(self.optimizer.iterations))
+    def iterations(self) -> int:
+        """The batches that the optimizer has counted, which may be more than the steps that were made."""
+        # `iterations` of Keras is divided by the batches whose gradients it accumulates.
+        counter = getattr(innermost(self.optimizer), "_iterations", self.optimizer.iterations)
+        return int(keras.ops.convert_to_numpy(counter))
 
     def variables_by_key(self) -> dict[str, tf.Variable]:
         return {item.key: item.variable for item in self.variables.everything()}
@@ -115,6 +118,10 @@ def bind(
     has nothing are left out.
     """
     _check_compiled(model)
+    if options.has_serving_graph and not is_built(model):
+        trace_signatures(
+            model, options.signatures
+        )  # Only inference may call, and so build, some of its layers.
     keyed = model_variables(model)
     build_saved_optimizers(model, saved or (), keyed)
     others = find_other_optimizers(model)
@@ -152,17 +159,15 @@ def bind(
         recorders,
         publish,
         HeldState(model, model.optimizer, others),
+        _row_wise(model.optimizer, others),
     )
 
 
 def _check_compiled(model: keras.Model) -> None:
     if getattr(model, "optimizer", None) is None:
         raise ConfigurationError("the model is not compiled", hint="call model.compile(optimizer=...) first")
-    if not model.built:
-        raise ConfigurationError(
-            "the model has no variables yet",
-            hint="build it (model.build(shape), or call it once) before resume()",
-        )
+    if not model.variables:
+        raise ConfigurationError("the model has no variables", hint="there is nothing to save")
     refuse_strategy(model.distribute_strategy)
     refuse_other_scope(model.distribute_strategy, innermost(model.optimizer))
     if model.jit_compile and isinstance(innermost(model.optimizer), RowWise):
@@ -215,6 +220,11 @@ def _why_not_recorded(optimizer: Any, others: OtherOptimizers, tables: Sequence[
         if not isinstance(inner, RowWise):
             return f"{type(inner).__name__} does not record the rows it writes"
     return None
+
+
+def _row_wise(optimizer: Any, others: OtherOptimizers) -> tuple[RowWise, ...]:
+    found = map(innermost, [optimizer, *others.by_label.values()])
+    return tuple(inner for inner in found if isinstance(inner, RowWise))
 
 
 def _may_train(optimizer: Any, variables: Collection[int]) -> bool:

@@ -13,15 +13,16 @@ import keras
 from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
-from hotdelta.keras import fit_hooks, held_directories
+from hotdelta.keras import first_batch, fit_hooks, held_directories
 from hotdelta.keras.attachment import Attachment
 from hotdelta.keras.binding import BindingOptions, ModelBinding
 from hotdelta.logs import event
 from hotdelta.train.assembly import as_tuple
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.job import Job
+from hotdelta.train.module_keys import refuse_keras_2
 from hotdelta.train.schedule import SaveEvery
-from hotdelta.train.termination import TerminationSignal
+from hotdelta.train.termination import TerminationSignal, in_flight
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
 
@@ -83,7 +84,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._is_resuming = resume
         self._registered: list[tuple[str, Callable[[], Any], Callable[[Any], None] | None]] = []
         self._last_batch = -1
-        self._is_entered = False
+        self._is_entered = self._has_very_end = False
         self._signals = TerminationSignal()
         self.resumed: Resumed | None = None
 
@@ -105,13 +106,17 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     def _started(self) -> ChainTrainer:
         return self._attachment.trainer
 
-    def resume(self, model: keras.Model) -> Resumed | None:
-        """Attach to a compiled and built model and load the newest position into it.
+    def resume(self, model: keras.Model, batch: Any = None) -> Resumed | None:
+        """Attach to a compiled model and load the newest position into it.
 
+        `batch`: for a model that its first batch builds, one such as it is trained on, `(x, y)` or whatever its
+        train_step takes (arrays, tensors or specs), or the tf.data.Dataset of them. Nothing is trained on it.
         Returns where training goes on (use `epoch` as fit's initial_epoch), or None when the directory was empty;
         then a first full has been written. fit calls this itself when you did not. Not while another model is attached.
         """
+        refuse_keras_2(model)
         self._attachment.refuse_other_model(model)
+        first_batch.build_before_resume(model, batch)
         self._attach(model)
         self._attachment.follow_id_rules()
         return self.resumed
@@ -134,7 +139,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._started.watermark(seconds)
 
     def save(self) -> Position | None:
-        """Commit a delta of everything up to now, and wait for it."""
+        """Commit a delta of everything up to now, and wait for it. What fails is logged, and due again."""
         self._attachment.prepare_save()
         return self._started.save()
 
@@ -145,12 +150,11 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def step(self, steps: int = 1) -> None:
         """For loops of train_on_batch: tell that steps were made."""
-        self._attachment.prove_recording()
-        self._started.step(steps)
+        self._count(steps)
         self._stop_if_told()
 
     def close(self) -> None:
-        """Save what is left and give the directory back."""
+        """Save what is left and give the directory back. Raises UnsavedError when that is not on disk."""
         try:
             if self._attachment.is_open:
                 held_directories.let_go(self.checkpoint_dir)
@@ -168,56 +172,96 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_entered = False
-        self.close()
+        with in_flight(error):
+            self.close()
 
     def set_model(self, model: keras.Model) -> None:
+        refuse_keras_2(model)
         super().set_model(model)
-        fit_hooks.call_at_very_end(model, self._finish_fit)
+        self._has_very_end = fit_hooks.call_at_very_end(model, self._finish_fit)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        first_batch.build_before_fit(self.model)
         self._attach(self.model)
         self._attachment.follow_id_rules()
+        self._started.settle_steps()
+        self._attachment.is_in_fit = True
         self._signals.start(fit_hooks.is_in_fit)
-        fit_hooks.call_when_step_raises(self.model, self._end_failed_fit)
+        self._guard_fit()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._last_batch = -1
         self._started.begin_epoch(epoch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._attachment.prove_recording():
-            fit_hooks.call_when_step_raises(self.model, self._end_failed_fit)
-        steps, self._last_batch = batch - self._last_batch, batch
-        self._started.step(steps)
+        told, self._last_batch = batch - self._last_batch, batch
+        if self._count(fit_hooks.batches_of_last_call(self.model, told=told)):
+            self._guard_fit()
         self._stop_if_told()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self._stop_if_told()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._examine_in_fit()
         self._started.end_epoch(epoch)
         self._stop_if_told()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves here too: a callback list without History never comes to `_finish_fit`."""
+        self._examine_in_fit()
         self._started.save()
+        if not self._has_very_end:
+            self._attachment.is_in_fit = False
+            self._started.require_saved()
+
+    def _count(self, steps: int) -> bool:
+        """A step costs a count and a comparison; the model is looked at when a save is due, or a step was traced.
+
+        True: the model has a new training function.
+        """
+        trainer = self._started
+        is_save_due = trainer.add_steps(steps)
+        if not self._attachment.note_step() and not is_save_due:
+            return False
+        is_new = self._attachment.prove_recording()
+        trainer.save_if_due()
+        return is_new
+
+    def _examine_in_fit(self) -> None:
+        if self._attachment.examine():
+            self._guard_fit()
+
+    def _guard_fit(self) -> None:
+        fit_hooks.call_when_step_raises(self.model, self._end_failed_fit)
 
     def _finish_fit(self) -> None:
+        """Raises UnsavedError when the last save is not on disk: nobody may come to close()."""
+        try:
+            if self._attachment.is_open:
+                self._attachment.examine()
+                self._started.finish()
+        finally:
+            self._attachment.is_in_fit = False
+            self._stop_if_told()
+            if not self._is_entered:
+                self._signals.stop()
+
+    def _end_failed_fit(self) -> None:
         if self._attachment.is_open:
-            self._started.finish()
-        self._stop_if_told()
+            self._try_last_save()
+        self._attachment.is_in_fit = False
         if not self._is_entered:
             self._signals.stop()
 
-    def _end_failed_fit(self) -> None:
+    def _try_last_save(self) -> None:
+        """While something else ends training."""
         try:
-            if self._attachment.is_open:
-                self._attachment.cover_recompiled_model()
-                self._started.save()
+            self._attachment.examine()
+            self._started.save()
+            self._started.require_saved()
         except HotdeltaError as error:
             event(logger, logging.ERROR, "the last save failed", reason=error)
-        if not self._is_entered:
-            self._signals.stop()
 
     def _attach(self, model: keras.Model) -> None:
         if self._attachment.is_open:
@@ -243,7 +287,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     def _stop_if_told(self) -> None:
         if self._signals.is_received:
             event(logger, logging.INFO, "terminated; saving and stopping")
-            self._started.save()
+            self._try_last_save()
             self._signals.stop()
             # Whoever handled the signal before us may let training go on.
             self._signals.pass_on_received()

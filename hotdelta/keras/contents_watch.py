@@ -1,4 +1,4 @@
-"""Whether some lists and dictionaries still hold the same objects: cheap enough to ask after every step."""
+"""Whether some lists and dictionaries still hold the same objects: cheap enough to ask before every save."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What `fit` has no callback method for: the end after all callbacks, a step that raises, being inside at all."""
+"""What `fit` has no callback method for: its data, the batches of a call, its very end, a step that raises."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -13,19 +14,38 @@ import tensorflow as tf
 
 def is_in_fit(frame: FrameType | None) -> bool:
     """When an exception of another callback ended fit, nothing told us that training is over."""
+    return next(_frames_of_fit(frame), None) is not None
+
+
+def spec_of_batches(model: keras.Model) -> Any:
+    """What fit, in which we are, is going to train the model on. None outside of it."""
+    for frame in _frames_of_fit(inspect.currentframe()):
+        if frame.f_locals["self"] is model:
+            spec = frame.f_locals["epoch_iterator"]._distributed_dataset.element_spec
+            # Keras stands empty Optionals for the None of a generator.
+            return keras.tree.map_structure(
+                lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf, spec
+            )
+    return None
+
+
+def _frames_of_fit(frame: FrameType | None) -> Iterator[FrameType]:
     fit = inspect.unwrap(keras.Model.fit).__code__
-    while frame is not None and frame.f_code is not fit:
+    while frame is not None:
+        if frame.f_code is fit:
+            yield frame
         frame = frame.f_back
-    return frame is not None
 
 
-def call_at_very_end(model: keras.Model, action: Callable[[], None]) -> None:
-    """Keras calls its own History after every callback of the user.
+def call_at_very_end(model: keras.Model, action: Callable[[], None]) -> bool:
+    """Keras calls its own History after every callback of the user. False: there is none.
 
     Some of those still change weights when training ends (EarlyStopping with restored weights).
     """
-    if hasattr(model, "history") and isinstance(model.history, keras.callbacks.History):
+    has_history = isinstance(getattr(model, "history", None), keras.callbacks.History)
+    if has_history:
         _call_after(model.history, "on_train_end", action)
+    return has_history
 
 
 def _call_after(callback: keras.callbacks.Callback, method: str, action: Callable[[], None]) -> None:
@@ -42,21 +62,36 @@ def call_when_step_raises(model: keras.Model, action: Callable[[], None]) -> Non
     """Once for each action, however often it is asked for. The end of the data is no failure."""
     actions = _called_when_it_raises(model.train_function)
     if not actions:
-        model.train_function = _guarded(model.train_function, actions)
+        _guard(model, actions)
     if action not in actions:
         actions.append(action)
 
 
+def batches_of_last_call(model: keras.Model, *, told: int) -> int:
+    """How many batches the training function has just trained; `told`, by Keras, where nobody counted them.
+
+    With several steps per execution Keras tells of whole calls, even of one that ran out of data.
+    """
+    count = getattr(model.train_function, "batches_of_call", None)
+    made = 0 if count is None else int(count.numpy())
+    return made if 0 < made < told else told
+
+
 def remake_train_function(model: keras.Model) -> None:
-    """Have it traced again. Whom a step that raises calls, it calls still."""
+    """Have it traced again. It goes on calling the same actions when a step raises."""
     actions = _called_when_it_raises(model.train_function)
     model.make_train_function(force=True)
     if actions:
-        model.train_function = _guarded(model.train_function, actions)
+        _guard(model, actions)
 
 
-def _guarded(train_function: Callable[[Any], Any], actions: list[Callable[[], None]]) -> Callable[[Any], Any]:
+def _guard(model: keras.Model, actions: list[Callable[[], None]]) -> None:
+    count = _count_batches(model) if model.steps_per_execution > 1 else None
+    train_function = model.train_function
+
     def guarded(iterator: Any) -> Any:
+        if count is not None:
+            count.assign(0)
         try:
             return train_function(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
@@ -67,7 +102,31 @@ def _guarded(train_function: Callable[[Any], Any], actions: list[Callable[[], No
             raise
 
     guarded.called_when_it_raises = actions  # type: ignore[attr-defined]
-    return guarded
+    guarded.batches_of_call = count  # type: ignore[attr-defined]
+    model.train_function = guarded
+
+
+def _count_batches(model: keras.Model) -> tf.Variable:
+    """Make a training function that counts its batches, where the data is: optimizers do not count every batch."""
+    with model.distribute_strategy.scope():
+        count = tf.Variable(
+            0, trainable=False, dtype=tf.int64, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+        )
+    train_step = model.train_step
+
+    @functools.wraps(train_step)
+    def counted(data: Any) -> Any:
+        count.assign_add(1)
+        return train_step(data)
+
+    own = {name: step for name, step in vars(model).items() if name == "train_step"}
+    vars(model)["train_step"] = counted
+    try:
+        model.make_train_function(force=True)
+    finally:
+        del vars(model)["train_step"]
+        vars(model).update(own)
+    return count
 
 
 def _called_when_it_raises(train_function: Any) -> list[Callable[[], None]]:

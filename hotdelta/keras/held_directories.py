@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,11 +36,19 @@ def let_go(run_dir: Path) -> None:
 
 
 def _close_all() -> None:
+    has_failed = False
     for close in list(_close_by_directory.values()):
         try:
             close()
         except HotdeltaError as error:
             event(logger, logging.ERROR, "the last save failed", reason=error)
+            has_failed = True
+    if has_failed:
+        # Nothing else can change the exit status from here, and whoever started the process must learn of it.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 # An exception outside a training step ends fit without a word to its callbacks; at the end of the process the

@@ -25,7 +25,7 @@ class HeldState:
 
     @property
     def is_same(self) -> bool:
-        """No layer was added, replaced or quantized since, nor the kind of learning rate. Asked after every step."""
+        """No layer was added, replaced or quantized since, nor the kind of learning rate. Asked before every save."""
         if not self._watch.is_same:
             if not are_same(self._find(), self._variables):
                 return False
@@ -34,7 +34,7 @@ class HeldState:
 
     @property
     def is_same_beside(self) -> bool:
-        """Nor what layers hold that Keras does not count. Not cheap enough for every step."""
+        """Nor what layers hold that Keras does not count. Not cheap enough for every save."""
         return are_same(held_beside(self._model), self._beside)
 
     def _find(self) -> list[Any]:

@@ -67,7 +67,7 @@ class OtherOptimizers:
 
     @property
     def is_current(self) -> bool:
-        """The model holds the same, and no more of them are built: cheap enough for every step."""
+        """The model holds the same, and no more of them are built: cheap enough for every save."""
         if not self.watch.is_same:
             if _search(self.models) != self.by_label:
                 return False

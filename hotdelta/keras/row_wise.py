@@ -18,6 +18,7 @@ from hotdelta.keras.row_gradients import (
     sum_duplicates,
     sum_duplicates_in_each,
 )
+from hotdelta.train.optimizer_slots import count_every_step
 from hotdelta.train.outside_writes import graphs_around, tell_of_rows
 from hotdelta.train.replicas import is_primary, local
 from hotdelta.train.touched import AnyTouchedRows
@@ -47,6 +48,7 @@ class RowWise(keras.optimizers.Optimizer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        count_every_step(self)
         self._recording = Recording()
 
     def update_rows(

@@ -17,7 +17,7 @@ from hotdelta.keras.serving_inputs import REMEDY, ModelInputs, given_inputs, inp
 from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import raw
 from hotdelta.train.serving_module import ServingModule, assemble_module
-from hotdelta.train.serving_trace import DEFAULT_SIGNATURE, name_outputs, retrace, trace_signature
+from hotdelta.train.serving_trace import DEFAULT_SIGNATURE, Signature, name_outputs, retrace, trace_signature
 
 
 def trace_keras_model(
@@ -41,15 +41,19 @@ def trace_keras_model(
         keys = {id(item.variable): item.key for item in structure.model_variables(model)}
     if tables is None:
         tables = table_keys(model, keys)
-    wanted = {DEFAULT_SIGNATURE: None} if signatures is None else signatures
-    traced = {name: _trace(model, name, wish) for name, wish in wanted.items()}
     return assemble_module(
-        traced,
+        trace_signatures(model, signatures),
         keys=keys,
         tables=tables,
         resources=list(_lookup_resources(model)),
         id_rules=model_id_rules(model) if id_rules is None else id_rules,
     )
+
+
+def trace_signatures(model: keras.Model, signatures: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The functions alone. Builds the layers of the model that only they call."""
+    wanted = {DEFAULT_SIGNATURE: None} if signatures is None else signatures
+    return {name: _trace(model, name, wish) for name, wish in wanted.items()}
 
 
 def table_keys(model: keras.Model, keys: Mapping[int, str]) -> set[str]:
@@ -62,26 +66,26 @@ def table_keys(model: keras.Model, keys: Mapping[int, str]) -> set[str]:
     return {keys[id(variable)] for variable in found if id(variable) in keys}
 
 
-def _trace(model: keras.Model, name: str, wish: Any) -> Any:
+def _trace(model: keras.Model, name: str, wish: Any) -> Signature:
     if callable(wish):
         with gathering_rows():
             return retrace(name, wish)
     inputs = inputs_of(model) if wish is None else given_inputs(wish)
     try:
-        function, seen = _trace_call(model, inputs)
+        signature, seen = _trace_call(model, inputs)
         if not inputs.has_declared_dtypes and seen.wanted:
-            function, _ = _trace_call(model, inputs.with_dtypes(seen.wanted))
+            signature, _ = _trace_call(model, inputs.with_dtypes(seen.wanted))
     except ConfigurationError:
         raise
-    except (TypeError, ValueError, tf.errors.OpError) as error:
+    except (AttributeError, TypeError, ValueError, tf.errors.OpError) as error:
         raise ConfigurationError(
             f"signature {name!r} of model {model.name!r} cannot be traced with inputs {inputs}: {error}",
             hint=REMEDY,
         ) from error
-    return function
+    return signature
 
 
-def _trace_call(model: keras.Model, inputs: ModelInputs) -> tuple[Any, SeenInputs]:
+def _trace_call(model: keras.Model, inputs: ModelInputs) -> tuple[Signature, SeenInputs]:
     names = output_names(model)
 
     def call(tensors: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,10 @@ REMEDY = (
 )
 _SINGLE_INPUT = "inputs"
 _MADE_UP_NAME = re.compile(r"(keras_tensor|input_layer|input)(_\d+)?")
+
+
+# The arguments of their first call, as specs by name, of models that a batch has built.
+_first_calls: weakref.WeakKeyDictionary[keras.Model, Mapping[str, Any]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,9 @@ class ModelInputs:
 
 
 def inputs_of(model: keras.Model) -> ModelInputs:
-    """What Keras knows. Raises ConfigurationError with the remedy when that is not enough."""
+    """What is known of them. Raises ConfigurationError with the remedy when that is not enough."""
+    if model in _first_calls:
+        return _inputs_of_arguments(_first_calls[model], has_declared_dtypes=True)
     if isinstance(model, keras.Sequential):
         if not model.built or not model.inputs:
             raise ConfigurationError(
@@ -67,6 +74,14 @@ def inputs_of(model: keras.Model) -> ModelInputs:
     if _has_symbolic_inputs(model):
         return ModelInputs((_name_leaves(model.input),), has_declared_dtypes=True)
     return _recorded_inputs(model)
+
+
+def remember_call(model: keras.Model, arguments: Mapping[str, Any]) -> None:
+    """What it was called with, for `inputs_of`. Ragged and sparse tensors are served as dense ones."""
+    _first_calls[model] = {
+        name: keras.tree.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), value)
+        for name, value in arguments.items()
+    }
 
 
 def given_inputs(specs: Any) -> ModelInputs:
@@ -95,10 +110,16 @@ def _recorded_inputs(model: keras.Model) -> ModelInputs:
             hint=f"call it once, or {REMEDY}",
         )
     arguments = {name.removesuffix("_shape"): _specs_of_shapes(shape) for name, shape in shapes.items()}
-    if len(arguments) == 1:
-        return ModelInputs((_name_leaves(*arguments.values()),), has_declared_dtypes=False)
-    named = [_name_leaves(argument, default=name) for name, argument in arguments.items()]
-    return ModelInputs(tuple(named), has_declared_dtypes=False)
+    return _inputs_of_arguments(arguments, has_declared_dtypes=False)
+
+
+def _inputs_of_arguments(arguments: Mapping[str, Any], *, has_declared_dtypes: bool) -> ModelInputs:
+    """The only argument of call() may have any name."""
+    named = [
+        _name_leaves(argument, default=_SINGLE_INPUT if len(arguments) == 1 else name)
+        for name, argument in arguments.items()
+    ]
+    return ModelInputs(tuple(named), has_declared_dtypes)
 
 
 def _specs_of_shapes(shapes: Any) -> Any:
@@ -127,5 +148,5 @@ def _leaf_name(path: Sequence[Any], leaf: Any) -> str | None:
 
 
 def _spec(leaf: Any, name: str) -> tf.TensorSpec:
-    shape = list(leaf.shape)
-    return tf.TensorSpec([None, *shape[1:]] if shape else [], tf.as_dtype(leaf.dtype), name=name)
+    shape = tf.TensorShape(leaf.shape)
+    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tf.as_dtype(leaf.dtype), name=name)

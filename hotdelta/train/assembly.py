@@ -28,6 +28,9 @@ class Recorders:
     demanded: frozenset[str]
     reasons: Mapping[str, str]
 
+    def why_compared(self, tables: Iterable[Table]) -> list[tuple[Table, str]]:
+        return [(table, self.reasons[table.key]) for table in tables if table.key in self.reasons]
+
 
 def assemble(
     keyed: Sequence[KeyedVariable],

@@ -20,7 +20,7 @@ class BackgroundWorker:
         self._wake = threading.Condition()
         self._jobs: list[Callable[[], None]] = []
         self._is_stopping = False
-        self._is_dead = False
+        self.is_dead = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -32,7 +32,7 @@ class BackgroundWorker:
         """Not left to the first job: that may come at the end of the process, when no thread can be started."""
         with self._wake:
             if self._thread is None:
-                self._is_stopping = self._is_dead = False
+                self._is_stopping = self.is_dead = False
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
@@ -46,7 +46,7 @@ class BackgroundWorker:
     def wait(self) -> None:
         """Until nothing is left to do."""
         with self._wake:
-            self._wake.wait_for(lambda: not self._jobs or self._is_dead)
+            self._wake.wait_for(lambda: not self._jobs or self.is_dead)
             self._refuse_dead()
 
     def require_alive(self) -> None:
@@ -82,11 +82,11 @@ class BackgroundWorker:
             finally:
                 with self._wake:
                     self._jobs.pop(0)
-                    self._is_dead = not is_over
+                    self.is_dead = not is_over
                     self._wake.notify_all()
 
     def _refuse_dead(self) -> None:
-        if self._is_dead:
+        if self.is_dead:
             raise HotdeltaError(
                 f"thread {self._name} ended with an exception",
                 hint="its traceback was printed; please report it",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.given_directory import to_directory
+from hotdelta.given_directory import to_directory
 from hotdelta.train.schedule import SaveAtSteps, SaveEvery
 from hotdelta.train.writer_options import WriterOptions
 

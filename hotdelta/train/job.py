@@ -2,13 +2,23 @@
 
 The directory belongs to one job, by its id. Trainer 0 saves the model; what the others leave here is their progress,
 which becomes part of trainer 0's commit and means nothing by itself.
+
+| file | written by | says |
+|---|---|---|
+| `job` | the first trainer | the id of the job that the directory belongs to |
+| `trainer-0` | trainer 0 | its run, the position that it went on from, whom it has seen; touched while it trains |
+| `trainer-N` | trainer N | its place, its progress, and which request that answers |
+| `request`, `taken` | trainer 0 | for which cut all are to stop, and which cut is over |
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +84,17 @@ class JobFolder:
         temporary = self._draft(name, document)
         temporary.replace(self._folder / f"{name}.json")
 
+    def touch(self, name: str) -> None:
+        """A sign of life: who looks at the `stamp` of the document sees that its writer is still there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(self._folder / f"{name}.json")
+
+    def stamp(self, name: str) -> int:
+        try:
+            return (self._folder / f"{name}.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
     def _create(self, name: str, document: dict[str, Any]) -> None:
         """Only when it is not there: of two jobs that start at once, one is first."""
         temporary = self._draft(name, document)
@@ -94,6 +115,23 @@ class JobFolder:
         return temporary
 
 
+class Patience:
+    """When to speak of somebody who is waited for: after a while, and again each time the wait has doubled."""
+
+    def __init__(self, seconds: float) -> None:
+        self._due_seconds = seconds
+
+    def is_over(self, waited_seconds: float) -> bool:
+        if waited_seconds < self._due_seconds:
+            return False
+        self._due_seconds = 2 * waited_seconds
+        return True
+
+
+def utc_seconds_ago(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+
+
 def progress_name(trainer_id: int) -> str:
     return f"trainer-{trainer_id}"
 
@@ -101,3 +139,8 @@ def progress_name(trainer_id: int) -> str:
 def start_of(position: Position | None) -> str:
     """Names the life of a job: all its trainers went on from this position."""
     return str(position) if position is not None else "nothing"
+
+
+def is_of_life(life: Mapping[str, Any], start: str) -> bool:
+    """Whether a trainer that went on from `start` is one of the job's present life, and not of an earlier one."""
+    return start == life.get("start") or start.partition(".")[0] == str(life.get("run"))

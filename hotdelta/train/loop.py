@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from hotdelta.chain.position import Position
-from hotdelta.errors import ConfigurationError
+from hotdelta.errors import ConfigurationError, HotdeltaError
+from hotdelta.logs import counted, event
 from hotdelta.train.assembly import assemble, choose_recorders, find_table_keys
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.job import Job
@@ -25,15 +28,17 @@ from hotdelta.train.loop_model import (
     serving_graph,
 )
 from hotdelta.train.module_keys import name_unsaved_optimizers
-from hotdelta.train.optimizer_slots import can_record_rows, innermost
+from hotdelta.train.optimizer_slots import can_record_rows, count_every_step, innermost
 from hotdelta.train.server_probe import tables_for_servers
 from hotdelta.train.sharded import ShardedTouchedRows
-from hotdelta.train.termination import TerminationSignal
+from hotdelta.train.termination import TerminationSignal, in_flight
 from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import Table
 from hotdelta.train.writer import ChainTrainer
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
+
+logger = logging.getLogger(__name__)
 
 
 class DeltaWriter:
@@ -82,6 +87,8 @@ class DeltaWriter:
         key_of = {id(item.variable): item.key for item in keyed}
         table_keys = find_table_keys(tables, key_of)
         found_slots, rest = built_optimizer_state(optimizer, keyed)
+        if optimizer is not None:
+            count_every_step(optimizer)
         found_slots.extend(given_slots(slots or {}, keyed))
         id_rules = id_rules_of(model)
         served = model if serving_model is None else serving_model
@@ -106,6 +113,7 @@ class DeltaWriter:
         self._is_closed = False
         self._optimizer = innermost(optimizer) if can_record_rows(optimizer) else None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._checked_count = -1
         if self._optimizer is not None:
             for table in variables.tables:
                 if table.key in recorders.touched:
@@ -118,9 +126,7 @@ class DeltaWriter:
             on_servers=tables_for_servers(variables, rows_written_by),
             is_resuming=resume,
         )
-        for table in variables.tables:
-            if table.key in recorders.reasons:
-                warn_of_comparing(table, recorders.reasons[table.key])
+        warn_of_comparing(recorders.why_compared(variables.tables))
 
     @property
     def status(self) -> WriterStatus:
@@ -136,30 +142,47 @@ class DeltaWriter:
 
         Also inside a tf.function, as the workers of a ClusterCoordinator run it: the rows are recorded after
         everything that the function has written so far.
+        Raises ConfigurationError for an id that the table does not have; from inside a tf.function TensorFlow's
+        InvalidArgumentError with the same words.
         """
         self._require_open()
         if table not in self._touched:
             raise ConfigurationError(
                 f"table {table!r} is not tracked as touched", hint=f'pass tracking={{"{table}": "touched"}}'
             )
+        touched = self._touched[table]
         ids = _row_ids(table, ids)
         if tf.is_symbolic_tensor(ids):
-            with tf.control_dependencies(_stateful_operations(ids.graph)):
-                self._touched[table].record(ids)
+            written = _stateful_operations(ids.graph)
+            ids = tf.cast(ids, tf.int64)
+            is_known = tf.reduce_all((ids >= 0) & (ids < touched.rows))
+            known = tf.raw_ops.Assert(
+                condition=is_known, data=[_not_a_row(table, touched.rows), ids], summarize=8
+            )
+            with tf.control_dependencies([*written, known]):
+                touched.record(ids)
         else:
-            self._touched[table].record(tf.constant(ids, tf.int64))
+            _refuse_unknown(table, ids, touched.rows)
+            touched.record(tf.constant(ids, tf.int64))
 
     def step(self, steps: int = 1) -> None:
         """Tell that training steps were made; saves when one is due."""
-        self._prove_recording()
-        self._open.step(steps)
+        is_save_due = self._open.add_steps(steps)
+        if is_save_due or self._has_new_trace:
+            self._prove_recording()
+            self._trainer.save_if_due()
         if self._signals.is_received:
-            self._open.finish()
+            try:
+                self._prove_recording()
+                self._open.finish()
+            except HotdeltaError as error:
+                event(logger, logging.ERROR, "the last save failed", reason=error)
             self._signals.stop()
             # Whoever handled the signal before us may let training go on.
             self._signals.pass_on_received()
 
     def end_epoch(self, epoch: int) -> None:
+        self._prove_recording()
         self._open.end_epoch(epoch)
 
     def register_state(self, name: str, read: Callable[[], Any]) -> None:
@@ -170,7 +193,7 @@ class DeltaWriter:
         self._open.watermark(seconds)
 
     def save(self) -> Position | None:
-        """Commit a delta of everything up to now, and wait for it."""
+        """Commit a delta of everything up to now, and wait for it. What fails is logged, and due again."""
         self._prove_recording()
         return self._open.save()
 
@@ -180,7 +203,10 @@ class DeltaWriter:
         return self._open.save_full()
 
     def close(self) -> None:
-        """Save what is left and give the directory back. To close twice is harmless."""
+        """Save what is left and give the directory back. To close twice is harmless.
+
+        Raises UnsavedError when the last save is not on disk.
+        """
         if self._is_closed:
             return
         try:
@@ -200,7 +226,8 @@ class DeltaWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.close()
+            with in_flight(error):
+                self.close()
         finally:
             self._signals.stop()
         self._signals.pass_on_received()
@@ -214,12 +241,19 @@ class DeltaWriter:
         if self._is_closed:
             raise ConfigurationError("the writer is closed", hint="make a new DeltaWriter to go on saving")
 
+    @property
+    def _has_new_trace(self) -> bool:
+        return self._optimizer is not None and self._optimizer.trace_count != self._checked_count
+
     def _prove_recording(self) -> None:
+        """After a step that was traced, and before each save: does every trace record what it writes?"""
         if self._optimizer is None:
             return
+        count = self._optimizer.trace_count
         graphs = [graph for graph in self._optimizer.traced_graphs if graph not in self._checked]
         self._open.check_traces(graphs)
         self._checked.update(graphs)
+        self._checked_count = count
 
 
 def _record(optimizer: Any, table: Table, touched: AnyTouchedRows) -> None:
@@ -239,6 +273,19 @@ def _row_ids(table: str, given: Any) -> Any:
             f"rows of {table!r} are told as {dtype.name}", hint="give their ids, which are whole numbers"
         )
     return ids
+
+
+def _refuse_unknown(table: str, ids: NDArray[Any], rows: int) -> None:
+    for bad_id in (ids.min(), ids.max()) if ids.size else ():
+        if not 0 <= bad_id < rows:
+            raise ConfigurationError(
+                f"{_not_a_row(table, rows)}: {bad_id}", hint=f"ids are from 0 to {rows - 1}"
+            )
+
+
+def _not_a_row(table: str, rows: int) -> str:
+    # Without quotes: TensorFlow would print a backslash before each.
+    return f"an id told for table {table}, which has {counted(rows, 'row')}, is not one of them"
 
 
 def _stateful_operations(graph: tf.Graph) -> list[tf.Operation]:

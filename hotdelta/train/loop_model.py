@@ -12,7 +12,7 @@ from hotdelta.chain.manifest import Kind
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.id_rules import IdRule, module_id_rules
-from hotdelta.train.module_keys import given_variables, module_resources, module_variables
+from hotdelta.train.module_keys import given_variables, module_resources, module_variables, refuse_keras_2
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, is_variable, raw
 from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
 from hotdelta.train.serving_files import save_serving_graph
@@ -57,6 +57,7 @@ def built_optimizer_state(
 ) -> tuple[list[SlotVariable], list[KeyedVariable]]:
     if optimizer is None:
         return [], []
+    refuse_keras_2(optimizer)
     if not hasattr(optimizer, "built"):
         raise ConfigurationError(f"optimizer is {optimizer!r}", hint="give a Keras optimizer, already built")
     if not optimizer.built:

@@ -23,6 +23,17 @@ logger = logging.getLogger(__name__)
 _named: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+def refuse_keras_2(given: Any) -> None:
+    """Raises ConfigurationError for a model or optimizer of Keras 2, which keeps its variables where nobody looks."""
+    modules = (kind.__module__ for kind in type(given).__mro__)
+    if any(module.startswith(("tf_keras.", "tensorflow.python.keras.")) for module in modules):
+        raise ConfigurationError(
+            f"{type(given).__name__} is of Keras 2 (tf_keras), and hotdelta takes models of Keras 3",
+            hint="make it with `import keras`; or train it with hotdelta.train.DeltaWriter, which takes its variables "
+            "by name: {v.name.removesuffix(':0'): v for v in [*model.variables, *model.optimizer.variables]}",
+        )
+
+
 def module_keys(module: tf.Module) -> dict[int, str]:
     """id(tf.Variable) to key. A variable that is reached by several paths has the first of them."""
     return {id(raw(variable)): key for key, variable in module_variables(module).items()}
@@ -32,8 +43,9 @@ def module_variables(module: tf.Module) -> dict[str, Any]:
     """Key to variable, each variable once; a sharded variable is one. The state of a random generator is one of them.
 
     Raises ConfigurationError for a Keras layer with variables, which tf.Module does not look into: nothing of them
-    would be saved. One that is not built yet may get some.
+    would be saved. One that is not built yet may get some. And for a model of Keras 2.
     """
+    refuse_keras_2(module)
     paths = module._flatten(predicate=_holds_state, with_path=True)  # noqa: SLF001
     found: dict[int, tuple[str, Any]] = {}
     for path, holder in paths:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.id_rules import IdRule, find_other_rules
-from hotdelta.train.trainer_state import StateRegistry, TrainerState
+from hotdelta.train.trainer_state import StateRegistry, TrainerState, whole
 from hotdelta.train.variables import ModelVariables
 
 
@@ -16,9 +16,24 @@ class TrainingProgress:
     """The trainer's state now, what is to be read for it, and the newest example. Owned by the training thread."""
 
     def __init__(self) -> None:
-        self.state = TrainerState()
+        self._state = TrainerState()
+        self._new_steps = 0
         self.registry = StateRegistry()
         self.watermark: float | None = None
+
+    @property
+    def state(self) -> TrainerState:
+        if self._new_steps:
+            self._state, self._new_steps = self._state.after_steps(self._new_steps), 0
+        return self._state
+
+    @state.setter
+    def state(self, state: TrainerState) -> None:
+        self._state, self._new_steps = state, 0
+
+    def add_steps(self, steps: int) -> None:
+        """Only counts: every step pays for this. Raises ConfigurationError."""
+        self._new_steps += whole("steps", steps)
 
     def resume(self, state: TrainerState, watermark: float | None) -> None:
         """Training goes on from there; what was registered is put back."""

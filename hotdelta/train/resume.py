@@ -56,10 +56,11 @@ class ResumePoint:
         return (self.full, *self.deltas)
 
 
-def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
+def find_resume_point(run_dir: Path, listing: Listing, *, otherwise: str = "") -> ResumePoint | None:
     """The newest position whose files are all as their manifests say. None when nothing was ever committed.
 
-    Raises ChainError when something was and none of it can be used. With a signing key only what it signed is.
+    Raises ChainError when something was and none of it can be used; its hint ends with `otherwise`, what else the
+    caller lets one do. With a signing key only what it signed is.
     """
     _require_listable(run_dir, listing)
     listing = trusted_listing(run_dir, listing)
@@ -74,15 +75,50 @@ def find_resume_point(run_dir: Path, listing: Listing) -> ResumePoint | None:
             problems.append(found.problem)
         fulls = [step.manifest for step in found.steps if isinstance(step, RestoreFull)]
         if not fulls:
-            _refuse_to_start_over(run_dir, listing, problems)
+            _refuse_to_start_over(run_dir, listing, problems, otherwise)
             return None
         deltas = tuple(step.manifest for step in found.steps if isinstance(step, ApplyDelta))
         error = first_damage(run_dir, (fulls[0], *deltas))
         if error is None:
-            return ResumePoint(fulls[0], deltas, tuple(problems))
+            newest = deltas[-1] if deltas else fulls[0]
+            return ResumePoint(fulls[0], deltas, (*problems, *_refused_after(newest, listing)))
         manifest, damage = error
         problems.append(damage)
         broken.add((manifest.kind, manifest.prefix))
+
+
+def _refused_after(newest: Manifest, listing: Listing) -> Iterator[ChainError]:
+    """What would be newer if it could be used: it is left out, but not without a word."""
+    for item in listing.refused:
+        if item.position is not None and item.position > newest.position:
+            yield ChainError(f"{item.path.name} of {item.position}: {item.reason}")
+
+
+def find_full(run_dir: Path, listing: Listing, prefix: str) -> Manifest | None:
+    """The full of this name, which may be used; its files are not checked. None when there is no manifest of it.
+
+    Raises ChainError when its manifest cannot be used; with a signing key, when that did not sign it.
+    """
+    trusted = trusted_listing(run_dir, listing)
+    for refused in trusted.refused:
+        if refused.path.name == names.manifest_name(prefix):
+            raise ChainError(
+                f"{run_dir / prefix} cannot be used: {refused.reason}",
+                hint="take another checkpoint, or bring the manifest back that its trainer wrote",
+            )
+    return next((m for m in trusted.manifests if m.kind is Kind.FULL and m.prefix == prefix), None)
+
+
+def check_full(run_dir: Path, listing: Listing, prefix: str) -> ResumePoint | None:
+    """This very full, whatever was committed after it, verified. None when there is no manifest of it.
+
+    Raises ChainError as `find_full` does, and when a file is not what the manifest says.
+    """
+    full = find_full(run_dir, listing, prefix)
+    damage = first_damage(run_dir, [full]) if full else None
+    if damage is not None:
+        raise damage[1]
+    return ResumePoint(full, (), ()) if full else None
 
 
 def _require_listable(run_dir: Path, listing: Listing) -> None:
@@ -96,13 +132,15 @@ def _require_listable(run_dir: Path, listing: Listing) -> None:
             )
 
 
-def _refuse_to_start_over(run_dir: Path, listing: Listing, problems: Sequence[ChainError]) -> None:
+def _refuse_to_start_over(
+    run_dir: Path, listing: Listing, problems: Sequence[ChainError], otherwise: str
+) -> None:
     """Servers would follow an untrained model: that needs a human."""
     if listing.manifests or listing.refused:
         reasons = [*map(str, problems), *(f"{item.path.name}: {item.reason}" for item in listing.refused)]
         raise ChainError(
             f"no full checkpoint in {run_dir} can be used: {'; '.join(dict.fromkeys(reasons))}",
-            hint="bring the files back, or use another directory; resume=False starts a new chain here",
+            hint=f"bring the files back, or use another directory{otherwise}",
         )
 
 

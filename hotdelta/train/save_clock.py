@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from hotdelta.train.schedule import Progress, SavePolicy
@@ -35,15 +36,28 @@ class SaveClock:
         self._at = self._counted_at = self._clock()
         self._steps = self._epochs = self._rows = 0
         self._is_due = False
+        self._plan_look()
 
     def add(self, *, steps: int = 0, epochs: int = 0) -> None:
         self._steps += steps
         self._epochs += epochs
 
+    def may_be_due(self) -> bool:
+        """What every step can afford to ask: False while `is_due` would be, if no epoch ended since it was asked."""
+        return self._is_due or self._steps >= self._least_steps or self._clock() >= self._look_at
+
+    def _plan_look(self) -> None:
+        self._least_steps = self._policy.least_steps
+        seconds = self._policy.seconds
+        due_at = math.inf if seconds is None else self._at + seconds
+        count_at = math.inf if self._policy.touched_rows is None else self._counted_at + COUNT_SECONDS
+        self._look_at = min(due_at, count_at)
+
     def is_due(self) -> bool:
         now = self._clock()
         if self._policy.touched_rows is not None and now - self._counted_at >= COUNT_SECONDS:
             self._rows, self._counted_at = self._count_rows(), now
+            self._plan_look()
         place = self._find_place()
         passed = Progress(
             now - self._at, self._steps, self._epochs, self._rows, place.epoch, place.step_in_epoch
@@ -69,6 +83,9 @@ class SaveClocks:
     def add(self, *, steps: int = 0, epochs: int = 0) -> None:
         self.delta.add(steps=steps, epochs=epochs)
         self.full.add(steps=steps, epochs=epochs)
+
+    def may_be_due(self) -> bool:
+        return self.delta.may_be_due() or self.full.may_be_due()
 
     def restart(self) -> None:
         self.delta.restart()

@@ -11,7 +11,7 @@ from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import CommitError, DirectoryBusyError
-from hotdelta.logs import event
+from hotdelta.logs import FailureLog, event
 from hotdelta.train.background import BackgroundWorker
 from hotdelta.train.chain_tip import Link
 from hotdelta.train.chain_writer import ChainWriter
@@ -52,6 +52,12 @@ class SavePipeline:
         self._full_worker = BackgroundWorker("hotdelta-full-writer")
         self._failed_cut: Cut | None = None
         self._full: FullSave | None = None
+        self._delta_error: CommitError | None = None
+        self._full_error: CommitError | DirectoryBusyError | None = None
+        self._delta_failures = FailureLog(logger, clock)
+        self._full_failures = FailureLog(logger, clock)
+        self.saved_step = 0
+        self._saved_state = b""
 
     def start(self) -> None:
         self._delta_worker.start()
@@ -72,8 +78,31 @@ class SavePipeline:
         return self._full is not None
 
     @property
+    def is_closing_full(self) -> bool:
+        """Whether the full in the making has its closing cut."""
+        return self._full is not None and self._full.is_closing
+
+    @property
     def wants_closing_cut(self) -> bool:
         return self._full is not None and self._full.wants_closing_cut
+
+    @property
+    def unsaved_reason(self) -> CommitError | DirectoryBusyError | None:
+        """Why the newest cut that was handed over is not on disk; None when it is. Not while one is being written."""
+        if self.chain.tip is not None:
+            return self._delta_error
+        return self._full_error or CommitError("no full is committed", path=self.chain.run_dir)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the writing threads reported anything since the last `collect`. Every step asks."""
+        if self._full is None:
+            return self._failed_cut is not None
+        return self._full.is_done or self._full.wants_closing_cut or self._full_worker.is_dead
+
+    def note_saved(self, step: int, trainer_state: bytes) -> None:
+        """Everything up to this step is on disk."""
+        self._delta_error, self.saved_step, self._saved_state = None, step, trainer_state
 
     def hand_over(self, cut: Cut, trackers: Trackers, *, is_closing: bool, stall_seconds: float) -> None:
         """Have the cut written. With no chain to follow only a full can take it."""
@@ -101,8 +130,11 @@ class SavePipeline:
             is_good = False
         if self._full is not None and self._full.is_done:
             error, self._full = self._full.error, None
-            if error is not None:
-                self.report_failure("full not committed", error)
+            if error is None:
+                self._full_error = None
+                self._full_failures.worked("fulls are committed again")
+            else:
+                self.report_failed_full("full not committed", error)
                 is_good = False
         return is_good
 
@@ -149,10 +181,20 @@ class SavePipeline:
             self._full.drop()
             self._full = None
 
-    def report_failure(self, phrase: str, error: CommitError | DirectoryBusyError) -> None:
+    def report_failed_full(self, phrase: str, error: CommitError | DirectoryBusyError) -> None:
+        if self.chain.tip is not None and self._delta_error is None:
+            phrase += "; the deltas hold everything"
+        self._full_error = error
+        self._count_failure(error)
+        self._full_failures.failed(phrase, reason=error)
+
+    def report_lost_chain(self, error: CommitError) -> None:
+        self._count_failure(error)
+        event(logger, logging.ERROR, "the chain is gone; a new one is started", reason=error)
+
+    def _count_failure(self, error: CommitError | DirectoryBusyError) -> None:
         self.status.failures += 1
         self.status.last_error = str(error)
-        event(logger, logging.ERROR, phrase, reason=error)
 
     def _write_delta(
         self,
@@ -176,13 +218,19 @@ class SavePipeline:
                 tables=trackers.records(cut),
             )
         except CommitError as error:
-            self.report_failure("delta not committed; its rows will be in the next one", error)
-            self._failed_cut = cut
+            self._count_failure(error)
+            if cut.is_empty and cut.trainer_state == self._saved_state:
+                self._delta_failures.failed("delta not committed; it held nothing new", reason=error)
+            else:
+                self._delta_failures.failed("delta not committed; its rows are due again", reason=error)
+                self._delta_error, self._failed_cut = error, cut
             if closing is not None:
                 closing.fail(error)
             return
         trackers.scrub.remember(cut)
         self.status.deltas += 1
+        self.note_saved(cut.step, cut.trainer_state)
+        self._delta_failures.worked("deltas are committed again")
         write_ms = (self._clock() - started) * 1000
         _log_commit("delta committed", manifest, write_ms=write_ms, stall_ms=stall_seconds * 1000)
         if full is not None and trackers.keys_on_servers():
@@ -217,6 +265,8 @@ class SavePipeline:
                 prepared, cut, link, schema=trackers.variables.schema.digest, tables=trackers.records(cut)
             )
             self.status.fulls += 1
+            if link.parent is None:
+                self.note_saved(cut.step, cut.trainer_state)
             _log_commit("full committed", manifest, write_ms=(self._clock() - started) * 1000)
 
         return commit

@@ -86,9 +86,13 @@ class Saves:
         if self._pipeline.is_writing_delta:
             self._status.postponed += 1
             return
-        if not is_job_ready():
-            return
+        # Before the other trainers stop for a cut, which without a chain only a full that is copied can take.
         self._notice_lost_chain()
+        if self._chain.tip is None and not self._pipeline.wants_closing_cut:
+            return
+        if not is_job_ready():
+            self._status.postponed += 1
+            return
         self.cut(is_closing=self._pipeline.wants_closing_cut)
 
     def save(self) -> Position | None:
@@ -133,6 +137,13 @@ class Saves:
         self._pipeline.wait_for_full()
         self._collect()
 
+    def end(self) -> None:
+        """Wait for what is being written. A full that has no closing cut yet is given up: nothing is saved here."""
+        self.finish_delta()
+        if not self._pipeline.is_closing_full:
+            self._pipeline.drop_full()
+        self.finish_full()
+
     def cut(self, *, is_closing: bool) -> None:
         """Take what changed and hand it to the writers. With no chain to follow only a full can take it."""
         if self._chain.tip is None and not is_closing:
@@ -157,7 +168,7 @@ class Saves:
         try:
             self._pipeline.start_full(self.trackers, trainer_state_bytes=self._trainer_state_bytes())
         except (CommitError, DirectoryBusyError) as error:
-            self._pipeline.report_failure("full not started", error)
+            self._pipeline.report_failed_full("full not started", error)
             self.is_full_wanted = self._chain.tip is None
             # Not at every step: when there is no chain, the full is tried when a delta would be.
             self._clocks.delta.restart()
@@ -188,7 +199,7 @@ class Saves:
         """
         if self._chain.is_tip_lost():
             error = CommitError(f"the chain was removed from {self._chain.run_dir}", path=self._chain.run_dir)
-            self._pipeline.report_failure("the chain is gone; a new one is started", error)
+            self._pipeline.report_lost_chain(error)
             self._pipeline.drop_full()
             self._chain.forget_tip()
             self.is_full_wanted = True

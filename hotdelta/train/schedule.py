@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 
@@ -38,6 +39,11 @@ class SaveEvery:
                     f"cannot save every {value!r} {name}", hint=f"give a number of {name} above 0, or None"
                 )
 
+    @property
+    def least_steps(self) -> float:
+        """After fewer steps it is not due because of them."""
+        return math.inf if self.steps is None else self.steps
+
     def is_due(self, progress: Progress) -> bool:
         pairs = (
             (self.seconds, progress.seconds),
@@ -65,6 +71,11 @@ class SaveAtSteps:
     @property
     def touched_rows(self) -> None:
         """Rows are never counted for it."""
+
+    @property
+    def least_steps(self) -> float:
+        """Any step may be the one: it depends on the epoch."""
+        return 0
 
     def is_due(self, progress: Progress) -> bool:
         if self.seconds is not None and progress.seconds >= self.seconds:

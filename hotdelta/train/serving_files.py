@@ -9,17 +9,21 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tensorflow as tf
+from tensorflow.core.config import flags
 from tensorflow.python.saved_model.save import save_and_return_nodes
 
 from hotdelta.chain import names
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import DamagedError, ManifestError, ModelMismatchError
-from hotdelta.logs import event
+from hotdelta.logs import event, quiet_tensorflow
 from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.serving_trace import loaded_signature
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +36,16 @@ def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -
     Appears by one rename: a reader finds the whole graph or none. A graph that is there already gives way: a model
     with the same variables may still compute something else (another activation) than that of an earlier start.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    _save_schema(directory / names.schema_name(schema.digest), schema)
+    save_schema(directory, schema)
     target = directory / names.serving_graph_name(schema.digest)
     temporary = _temporary(target)
     old = _temporary(target.with_name(f"old-{target.name}"))
+    functions = {name: signature.function for name, signature in module.signatures.items()}
     try:
-        save_and_return_nodes(
-            module.root, str(temporary), signatures=dict(module.signatures), experimental_skip_checkpoint=True
-        )
+        with quiet_tensorflow(), _without_fingerprint():
+            save_and_return_nodes(
+                module.root, str(temporary), signatures=functions, experimental_skip_checkpoint=True
+            )
         if target.exists():
             Disk().rename(target, old)
         try:
@@ -57,6 +62,18 @@ def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -
     return target
 
 
+@contextmanager
+def _without_fingerprint() -> Iterator[None]:
+    """TensorFlow would look for the checkpoint that is left out, and warn that it "failed to read checkpoint file"."""
+    flag = flags.config().saved_model_fingerprinting
+    before = flag.value()
+    flag.reset(False)
+    try:
+        yield
+    finally:
+        flag.reset(before)
+
+
 def load_serving_graph(directory: Path, schema: Schema) -> ServingModule:
     """The graph of `schema`; its variables have no values yet.
 
@@ -67,20 +84,24 @@ def load_serving_graph(directory: Path, schema: Schema) -> ServingModule:
         raise ModelMismatchError(
             f"{directory} holds no serving graph of schema {schema.digest[: names.SCHEMA_NAME_DIGITS]}",
             hint="let the trainer leave one (give it the model's signatures), or export the model from Python; a run "
-            "of hotdelta.compat.v1 is exported by estimator.export_saved_model or tf.saved_model.simple_save, with "
-            "save_incr_model=True",
+            "of hotdelta.compat.v1 is exported by its own estimator.export_saved_model(..., save_incr_model=True) or "
+            "tf.saved_model.simple_save(..., save_incr_model=True)",
         )
     try:
         options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=True)
         root = tf.saved_model.load(str(path), options=options)
-    except (OSError, ValueError, tf.errors.OpError) as error:
+        signatures = {
+            name: loaded_signature(function, schema.signatures[name])
+            for name, function in root.signatures.items()
+        }
+    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
         raise DamagedError(
             f"serving graph {path} cannot be read: {error}",
             path=path,
             position="",
             hint=f"if it uses operations of another package, --import that; else delete it and {_TRAIN_AGAIN}",
         ) from error
-    return ServingModule(root, tuple(root.hotdelta_variables), dict(root.signatures.items()))
+    return ServingModule(root, tuple(root.hotdelta_variables), signatures)
 
 
 def load_schema(directory: Path, digest: str) -> Schema:
@@ -113,7 +134,10 @@ def publish_directory(temporary: Path, target: Path) -> None:
         event(logger, logging.WARNING, "published, but not yet durable", path=target, reason=error.strerror)
 
 
-def _save_schema(path: Path, schema: Schema) -> None:
+def save_schema(directory: Path, schema: Schema) -> None:
+    """For readers that serve only a part of the model, or another signature of it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / names.schema_name(schema.digest)
     if path.exists():
         return
     temporary = _temporary(path)

@@ -12,7 +12,7 @@ from hotdelta import signatures as contract
 from hotdelta.chain.schema import Schema, VariableSpec
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.id_rules import IdRule
-from hotdelta.train.serving_trace import describe_signature, retrace
+from hotdelta.train.serving_trace import Signature, retrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ServingModule:
 
     root: tf.Module
     variables: tuple[tf.Variable, ...]
-    signatures: Mapping[str, Any]
+    signatures: Mapping[str, Signature]
 
 
 def trace_module(
@@ -44,7 +44,7 @@ def trace_module(
 
 
 def assemble_module(
-    signatures: Mapping[str, Any],
+    signatures: Mapping[str, Signature],
     *,
     keys: Mapping[int, str],
     tables: Iterable[str],
@@ -57,7 +57,7 @@ def assemble_module(
     table_keys = set(tables)
     schema = Schema(
         variables=tuple(_describe(key, variable, key in table_keys) for key, variable in used.items()),
-        signatures={name: describe_signature(function) for name, function in signatures.items()},
+        signatures={name: signature.spec for name, signature in signatures.items()},
         vocabularies={key: rule.saved.digest for key, rule in (id_rules or {}).items()},
     )
     root = tf.Module(name="hotdelta_serving")
@@ -75,11 +75,11 @@ def _refuse_reserved(signatures: Iterable[str]) -> None:
             )
 
 
-def _used_variables(signatures: Mapping[str, Any], keys: Mapping[int, str]) -> dict[str, tf.Variable]:
+def _used_variables(signatures: Mapping[str, Signature], keys: Mapping[int, str]) -> dict[str, tf.Variable]:
     """What the signatures capture, by key and in the order of keys: the same when the model is built again."""
     used: dict[str, tf.Variable] = {}
-    for name, function in signatures.items():
-        for variable in function.variables:
+    for name, signature in signatures.items():
+        for variable in signature.function.variables:
             if id(variable) not in keys:
                 raise ConfigurationError(
                     f"signature {name!r} uses variable {variable.name!r}, which is not part of the model",

@@ -1,10 +1,16 @@
-"""Traces functions into signatures with named inputs and outputs, as a SavedModel wants them."""
+"""Traces functions into signatures with named inputs and outputs, as a SavedModel wants them.
+
+TensorFlow changes the names of a function's inputs where they are not plain (to lower case, to underscores), and each
+time that a function is saved and loaded again. So only plain names are given to it. An input with any other name has a
+made-up one in the graph, and its own is kept beside the function, in the signature's spec.
+"""
 
 from __future__ import annotations
 
 import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -14,26 +20,68 @@ from hotdelta.errors import ConfigurationError
 
 DEFAULT_SIGNATURE = "serving_default"
 
-# What TensorFlow lets a placeholder be called.
-_PLACEHOLDER_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_HIDDEN = "hotdelta_input_"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A traced function, and what callers call its inputs and outputs.
+
+    `spec` has the inputs in the order in which `function` takes them, which knows them by their graph names.
+    """
+
+    function: Any
+    spec: SignatureSpec
+
+    @property
+    def input_specs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec(each.shape, each.dtype, each.name) for each in self.spec.inputs]
+
+
+def graph_name(name: str) -> str:
+    """What TensorFlow calls an input of this name, in every graph and file."""
+    # Inputs are keyword arguments of methods.
+    is_taken = keyword.iskeyword(name) or name == "self" or name.startswith(_HIDDEN)
+    is_plain = _PLAIN_NAME.fullmatch(name) is not None and not is_taken
+    return name if is_plain else f"{_HIDDEN}{name.encode().hex()}"
 
 
 def trace_signature(
     call: Callable[[Sequence[tf.Tensor]], Mapping[str, tf.Tensor]], specs: Sequence[tf.TensorSpec]
-) -> Any:
+) -> Signature:
     """A concrete function with the named inputs of `specs` and the named outputs that `call` returns.
 
-    Raises ConfigurationError when two inputs have one name, or one has a name that a SavedModel cannot keep.
+    Raises ConfigurationError when two inputs have one name.
     """
     _require_names([spec.name for spec in specs])
+    wanted = [tf.TensorSpec(spec.shape, spec.dtype, graph_name(spec.name)) for spec in specs]
 
     def signature(*inputs: tf.Tensor) -> Mapping[str, tf.Tensor]:
         return call(inputs)
 
-    return tf.function(signature, input_signature=list(specs), autograph=False).get_concrete_function()
+    function = tf.function(signature, input_signature=wanted, autograph=False).get_concrete_function()
+    outputs = function.structured_outputs
+    spec = SignatureSpec(
+        inputs=tuple(_describe(spec.name, spec) for spec in specs),
+        outputs=tuple(_describe(name, outputs[name]) for name in sorted(outputs)),
+    )
+    return Signature(function, spec)
 
 
-def retrace(name: str, function: Any) -> Any:
+def loaded_signature(function: Any, spec: SignatureSpec) -> Signature:
+    """A signature that was saved and loaded again; TensorFlow sorts its inputs by their graph names.
+
+    Raises ValueError when the function does not take these inputs.
+    """
+    inputs = {graph_name(each.name): each for each in spec.inputs}
+    found = sorted(function.structured_input_signature[1])
+    if sorted(inputs) != found:
+        raise ValueError(f"its inputs are {', '.join(found)}, not {', '.join(sorted(inputs))}")
+    return Signature(function, replace(spec, inputs=tuple(inputs[name] for name in found)))
+
+
+def retrace(name: str, function: Any) -> Signature:
     """A user's tf.function as a signature. Raises ConfigurationError when its inputs are not known."""
     concrete = _concrete(name, function)
     structure = concrete.structured_input_signature
@@ -74,17 +122,6 @@ def _named_leaves(outputs: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def describe_signature(function: Any) -> SignatureSpec:
-    """Names, shapes and dtypes of a traced signature."""
-    outputs = function.structured_outputs
-    return SignatureSpec(
-        inputs=tuple(
-            _describe(spec.name, spec) for spec in tf.nest.flatten(function.structured_input_signature)
-        ),
-        outputs=tuple(_describe(name, outputs[name]) for name in sorted(outputs)),
-    )
-
-
 def _describe(name: str, spec: tf.TensorSpec) -> TensorSpec:
     shape = None if spec.shape.rank is None else tuple(spec.shape.as_list())
     return TensorSpec(name=name, shape=shape, dtype=spec.dtype.name)
@@ -118,14 +155,6 @@ def _require_names(input_names: Sequence[str]) -> None:
             f"two inputs of a signature have one name: {', '.join(input_names)}",
             hint="name the inputs differently",
         )
-    for name in input_names:
-        # Inputs are keyword arguments of methods.
-        if not _PLACEHOLDER_NAME.fullmatch(name) or keyword.iskeyword(name) or name == "self":
-            raise ConfigurationError(
-                f"a SavedModel cannot have an input {name!r}",
-                hint="begin with a letter, go on with letters, digits and underscores, and take no word of Python; "
-                "or give signatures with a tf.function of your own, or train with serving_graph=False",
-            )
 
 
 def _require_tensors(named: Sequence[tuple[str, Any]]) -> None:

@@ -1,12 +1,34 @@
-"""SIGTERM while training runs: kept until the last steps are saved, then passed on. Never ends a process itself."""
+"""How training ends. SIGTERM: kept until the last steps are saved, then passed on. An exception: no save hides it."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from hotdelta.errors import HotdeltaError
+from hotdelta.logs import event
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def in_flight(error: BaseException | None) -> Iterator[None]:
+    """Around a last save: when `error` ends training already, one that fails is logged, and noted in it.
+
+    Not beside SystemExit, which may say that all went well.
+    """
+    try:
+        yield
+    except HotdeltaError as failure:
+        if error is None or isinstance(error, SystemExit):
+            raise
+        event(logger, logging.ERROR, "the last save failed", reason=failure)
+        error.add_note(f"hotdelta: {failure}")
 
 
 class TerminationSignal:

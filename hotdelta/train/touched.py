@@ -20,6 +20,8 @@ Ids = NDArray[np.int64]
 class AnyTouchedRows(Protocol):
     """A set of touched row ids of one table: in one place, or in one place for each shard."""
 
+    rows: int
+
     @property
     def variables(self) -> tuple[tf.Variable, ...]: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +56,6 @@ class Trackers:
         self._on_servers = on_servers
         self._outside = OutsideWrites()
         self._told_others: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._are_replicas_checked = False
         self.others = OtherValues(variables.others, unsaved=unsaved)
         self.tables: dict[str, TableTracker] = {}
         for table in variables.tables:
@@ -120,6 +119,11 @@ class Trackers:
     def touched_rows(self) -> int:
         return sum(tracker.count() for tracker in self.tables.values())
 
+    def known_rows(self) -> int:
+        """Of which rows it is known, in this process, that they are due: no parameter server is asked."""
+        local = (each for each in self.touched_tables() if not isinstance(each.touched, ShardedTouchedRows))
+        return sum(tracker.count() for tracker in local)
+
     def records(self, cut: Cut) -> dict[str, TableRecord]:
         """What the manifest says about each table."""
         rows = {block.variable.key: len(block.ids) for block in cut.blocks}
@@ -140,9 +144,9 @@ class Trackers:
 
     def check_recorders(self) -> None:
         """Compare the tables whose rows are recorded for somebody else: by the optimizer, or by an older trace."""
-        for tracker in self.touched_tables():
-            if tracker.touched.is_abandoned:
-                self._fall_back(tracker, "another checkpoint has its rows recorded now")
+        reason = "another checkpoint has its rows recorded now"
+        abandoned = [tracker for tracker in self.touched_tables() if tracker.touched.is_abandoned]
+        self._fall_back([(tracker, reason) for tracker in abandoned])
         if self._told_others:
             gc.collect()  # a function that was thrown away writes no more
             for graph in list(self._told_others):
@@ -151,31 +155,28 @@ class Trackers:
 
     def check_trace(self, graph: Any) -> None:
         """Prove that this trace records every write, table by table; compare the tables for which it does not."""
-        for tracker in self.touched_tables():
-            reason = _unrecorded_writer(graph, tracker)
-            if reason is not None:
-                self._fall_back(tracker, reason)
+        reasons = ((tracker, _unrecorded_writer(graph, tracker)) for tracker in self.touched_tables())
+        self._fall_back([(tracker, reason) for tracker, reason in reasons if reason is not None])
 
     def check_replicas(self) -> None:
-        """Raises ConfigurationError when a variable has other values on one device than on another. Looks once.
+        """Raises ConfigurationError when a variable has other values on one device than on another.
 
         Not at the tables: every replica writes them with the one gradient that all share.
         """
-        if not self._are_replicas_checked:
-            refuse_differing((item.key, item.variable) for item in self.variables.others)
-            self._are_replicas_checked = True
+        refuse_differing((item.key, item.variable) for item in self.variables.others)
 
-    def _fall_back(self, tracker: TouchedTable, reason: str) -> None:
-        table = tracker.table
-        if table.key in self._demanded:
-            raise ConfigurationError(
-                f"table {table.key!r} cannot be tracked as touched: {reason}",
-                hint="leave its tracking to hotdelta, or take out what writes to rows that no gradient names",
-            )
-        unsaved = frozenset(item.key for item in table.row_variables)
-        self.tables[table.key] = self._compared_table(table, unsaved)
-        self.scrub.forget(table)
-        warn_of_comparing(table, reason)
+    def _fall_back(self, unrecorded: Sequence[tuple[TouchedTable, str]]) -> None:
+        for tracker, reason in unrecorded:
+            table = tracker.table
+            if table.key in self._demanded:
+                raise ConfigurationError(
+                    f"table {table.key!r} cannot be tracked as touched: {reason}",
+                    hint="leave its tracking to hotdelta, or take out what writes to rows that no gradient names",
+                )
+            unsaved = frozenset(item.key for item in table.row_variables)
+            self.tables[table.key] = self._compared_table(table, unsaved)
+            self.scrub.forget(table)
+        warn_of_comparing([(tracker.table, reason) for tracker, reason in unrecorded])
 
 
 ROW_WISE_KERAS = (
@@ -183,16 +184,22 @@ ROW_WISE_KERAS = (
 )
 
 
-def warn_of_comparing(table: Table, reason: str, *, remedy: str = ROW_WISE_KERAS) -> None:
-    """Say once, at the start, what *changed* tracking costs and what to do about it."""
-    megabytes = sum(item.nbytes for item in table.row_variables) / 1e6
+MOST_REASONS = 3
+
+
+def warn_of_comparing(compared: Sequence[tuple[Table, str]], *, remedy: str = ROW_WISE_KERAS) -> None:
+    """Say once, at the start and for all tables, what *changed* tracking costs, why, and what to do about it."""
+    if not compared:
+        return
+    megabytes = sum(item.nbytes for table, _ in compared for item in table.row_variables) / 1e6
+    reasons = list(dict.fromkeys(reason for _, reason in compared))
     event(
         logger,
         logging.WARNING,
-        "table is compared row by row at every save",
-        table=table.key,
+        "tables are compared row by row at every save",
+        tables=", ".join(table.key for table, _ in compared),
         tracking=Tracking.CHANGED,
-        reason=reason,
+        reason="; ".join([*reasons[:MOST_REASONS], *(["..."] if len(reasons) > MOST_REASONS else [])]),
         compared_megabytes=round(megabytes, 1),
         remedy=remedy,
     )

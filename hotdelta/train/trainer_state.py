@@ -35,14 +35,21 @@ class TrainerState:
     id_rules: Mapping[str, SavedIdRule] = field(default_factory=dict)
 
     def after_steps(self, steps: int) -> TrainerState:
-        steps = _whole("steps", steps)
+        steps = whole("steps", steps)
         return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
+
+    def with_untold(self, steps: int) -> TrainerState:
+        """So many more were made, by a loop that tells of none, and so of no epochs."""
+        return replace(self, step=self.step + steps)
+
+    def at_step(self, step: int) -> TrainerState:
+        return replace(self, step=step)
 
     def in_epoch(self, epoch: int) -> TrainerState:
         return self if epoch == self.epoch else replace(self, epoch=epoch, step_in_epoch=0)
 
     def after_epoch(self, epoch: int) -> TrainerState:
-        return replace(self, epoch=_whole("epoch", epoch) + 1, step_in_epoch=0)
+        return replace(self, epoch=whole("epoch", epoch) + 1, step_in_epoch=0)
 
     def with_registered(self, registered: Mapping[str, Any]) -> TrainerState:
         return replace(self, registered=registered)
@@ -114,8 +121,19 @@ class StateRegistry:
         if restore is not None:
             self._restorers[name] = restore
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._readers
+
     def read(self) -> dict[str, Any]:
         return {name: read() for name, read in self._readers.items()}
+
+    def put_back(self, registered: Mapping[str, Any]) -> bool:
+        """All that is registered, or nothing: False when something of it was not saved, or cannot be put back."""
+        if not self._readers.keys() <= self._restorers.keys() & registered.keys():
+            return False
+        self.restore(registered)
+        return True
 
     def restore(self, registered: Mapping[str, Any]) -> None:
         for name, restore in self._restorers.items():
@@ -130,7 +148,7 @@ def _require_name_and_function(name: Any, read: Any) -> None:
         )
 
 
-def _whole(name: str, value: Any) -> int:
+def whole(name: str, value: Any) -> int:
     """Numbers of numpy and of TensorFlow, too, which JSON cannot hold. Raises ConfigurationError."""
     try:
         number = operator.index(value)

@@ -5,13 +5,19 @@ The Keras callback and the custom-loop writer are thin layers over `ChainTrainer
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hotdelta.chain.disk import Disk
+from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.position import Position
+from hotdelta.chain.scan import Listing
+from hotdelta.chain.verification import directory_of
+from hotdelta.errors import UnsavedError
+from hotdelta.logs import event
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
 from hotdelta.train.id_rules import IdRule
@@ -24,11 +30,14 @@ from hotdelta.train.save_clock import SaveClocks
 from hotdelta.train.save_pipeline import SavePipeline
 from hotdelta.train.saves import Saves
 from hotdelta.train.server_probe import prove_servers_share, servers_of
+from hotdelta.train.serving_files import save_schema
 from hotdelta.train.touched import AnyTouchedRows
 from hotdelta.train.trackers import NOTHING, Trackers
 from hotdelta.train.trainer_state import TrainerState
 from hotdelta.train.variables import ModelVariables
 from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
+
+logger = logging.getLogger(__name__)
 
 
 class ChainTrainer:
@@ -47,21 +56,23 @@ class ChainTrainer:
     ) -> None:
         """`publish` writes what a reader needs beside the chain (schema, serving graph); it may be called again.
 
+        Before each cut `count_untold`, which may be replaced, says how many steps were made that nobody told of.
         `job`: the trainers with which this one, the first, saves together.
         """
         self.options, self.status = options, WriterStatus()
-        self.step_of: Callable[[], int] = lambda: self.progress.step
+        self.count_untold: Callable[[], int] = lambda: 0
         self._progress = TrainingProgress()
         self.states = self._progress.registry
         self._publish = publish
         self._wall_clock = wall_clock
-        self._job = JobSaves(run_dir, job)
+        self._job = JobSaves(run_dir, job, clock=clock)
         disk = disk or Disk()
         self._chain = ChainWriter(run_dir, keep_fulls=options.keep_fulls, disk=disk)
         self._pipeline = SavePipeline(
             self._chain, publish=publish, disk=disk, clock=clock, status=self.status
         )
         self._on_servers = NOTHING
+        self._has_stepped = False
         self._clocks = SaveClocks(
             options, clock, count_rows=self._count_touched_rows, find_place=lambda: self.progress
         )
@@ -99,10 +110,12 @@ class ChainTrainer:
         demanded: frozenset[str] = NOTHING,
         on_servers: frozenset[str] = NOTHING,
         is_resuming: bool = True,
+        first_step: int = 0,
     ) -> Resumed | None:
         """Take the directory, load the newest position into the variables, and write a first full when there is none.
 
-        `on_servers`: tables whose rows the parameter servers that hold them are to write.
+        `on_servers`: tables whose rows the parameter servers that hold them are to write. `first_step`: how many
+        steps were made before there was anything to resume.
         Raises DirectoryBusyError, ModelMismatchError (nothing was changed), CommitError (the first full failed),
         ConfigurationError (a parameter server does not see the directory).
         """
@@ -112,23 +125,40 @@ class ChainTrainer:
             self._job.claim()
             prove_servers_share(self._chain.run_dir, servers_of(variables, on_servers))
             self._pipeline.start()
-            point = find_resume_point(self._chain.run_dir, listing) if is_resuming else None
+            point = self._find_point(listing) if is_resuming else None
             resumed = self._load(point, variables) if point else None
             self._chain.begin_run(listing, point.newest if point else None)
+            if point is None:
+                event(
+                    logger,
+                    logging.INFO,
+                    "a new chain begins",
+                    directory=self._chain.run_dir,
+                    run=self._chain.run,
+                )
+            save_schema(directory_of(self._chain.run_dir, Kind.DELTA), variables.schema)
             self._publish(self._chain.run_dir)
             self._bind(variables, touched=touched, demanded=demanded, unsaved=NOTHING)
             if point is None:
+                self._progress.state = self.progress.at_step(first_step)
                 self._saves.write_first_full()
-            self._job.begin(self._chain.run, point.node.position if point else None)
+            self._job.go_back(point.node.position if point else None, self.progress.trainers)
+            self._job.begin(self._chain.run)
         except BaseException:
             self._release()
             raise
         self._saves.begin(self.progress.to_json())
+        if point is not None:
+            self._pipeline.note_saved(self.progress.step, self.progress.to_json())
         return resumed
+
+    def _find_point(self, listing: Listing) -> ResumePoint | None:
+        otherwise = "; resume=False starts a new chain here"
+        return find_resume_point(self._chain.run_dir, listing, otherwise=otherwise)
 
     def _load(self, point: ResumePoint, variables: ModelVariables) -> Resumed:
         state = load_point(self._chain.run_dir, point, variables, on_servers=self._on_servers)
-        self._progress.resume(state, point.newest.watermark)
+        self._progress.resume(state.at_step(point.newest.step), point.newest.watermark)
         # Otherwise what is served now could not be exported: deltas of its schema would follow no full of it.
         self._saves.is_full_wanted = any(item.schema != variables.schema.digest for item in point.manifests)
         return describe_resumed(point, state)
@@ -139,19 +169,19 @@ class ChainTrainer:
         *,
         touched: Mapping[str, AnyTouchedRows],
         demanded: frozenset[str],
-        unsaved: frozenset[str],
     ) -> None:
-        """Go on with other variables (a recompiled optimizer); what is `unsaved` is written whole, and a full follows.
+        """Go on with other variables (a recompiled optimizer): the next delta has all of them, and a full follows.
 
-        The tables are written whole too: who trained them since the old optimizer went is not known.
+        Who wrote to them since the old ones went is not known: what was recorded until now is no moment of training.
         """
         if variables.schema.digest != self.trackers.variables.schema.digest:
             raise other_model()
         self.follow_id_rules(variables.id_rules)
-        self._saves.save()
+        self.settle_steps()
+        self._saves.finish_delta()
         self._pipeline.drop_full()
-        tables = frozenset(item.key for item in variables.row_variables)
-        self._bind(variables, touched=touched, demanded=demanded, unsaved=unsaved | tables)
+        everything = frozenset(item.key for item in variables.everything())
+        self._bind(variables, touched=touched, demanded=demanded, unsaved=everything)
         self._saves.is_full_wanted = True
 
     def follow_id_rules(self, rules: Mapping[str, IdRule]) -> None:
@@ -167,6 +197,7 @@ class ChainTrainer:
         unsaved: frozenset[str],
     ) -> None:
         self._saves.release()
+        self._has_stepped = False
         self._progress.describe(variables)
         self._saves.bind(
             Trackers(
@@ -178,6 +209,12 @@ class ChainTrainer:
                 scrub_saves=self.options.scrub_saves,
             )
         )
+        by_mode = {
+            str(mode): ", ".join(key for key, tracker in self.trackers.tables.items() if tracker.mode is mode)
+            for mode in Tracking
+        }
+        if self.trackers.tables:
+            event(logger, logging.INFO, "tracking", **{mode: keys for mode, keys in by_mode.items() if keys})
 
     def check_traces(self, graphs: Iterable[Any]) -> None:
         """Prove for each traced training function that every write is recorded, and recorded here."""
@@ -186,14 +223,27 @@ class ChainTrainer:
             self.trackers.check_trace(graph)
 
     def step(self, steps: int = 1) -> None:
-        """Tell that training steps were made; saves when one is due. The pause is O(touched rows).
+        """Tell that training steps were made; saves when one is due. The pause is O(touched rows)."""
+        if self.add_steps(steps):
+            self.save_if_due()
 
+    def add_steps(self, steps: int) -> bool:
+        """Tell that training steps were made. Every step pays for this, so it counts, and compares the clocks.
+
+        True: `save_if_due` may have something to do. Look first whether what is saved is still what is trained.
         Raises ConfigurationError when the first step left the copies of a variable on several devices unequal.
         """
-        self.trackers.check_replicas()
-        self._progress.state = self.progress.after_steps(steps)
+        if not self._has_stepped:
+            self.trackers.check_replicas()
+            self._has_stepped = True
+        self._progress.add_steps(steps)
+        self._job.note_step()
         self._clocks.add(steps=steps)
-        self.save_if_due()
+        return self._pipeline.has_news or self._clocks.may_be_due()
+
+    def settle_steps(self) -> None:
+        """Count the steps that nobody told of."""
+        self._progress.state = self.progress.with_untold(self.count_untold())
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell which epoch begins, when that may not be the one after the last: a second fit starts again at 0."""
@@ -210,10 +260,18 @@ class ChainTrainer:
         self._progress.see(seconds)
 
     def save_if_due(self) -> None:
-        self._saves.save_if_due(self._job.is_ready)
+        self._saves.save_if_due(self._is_job_ready)
+
+    def _is_job_ready(self) -> bool:
+        is_ready = self._job.is_ready()
+        self.status.missing_trainers = self._job.missing
+        return is_ready
 
     def save(self) -> Position | None:
-        """Commit a delta, or a full when the chain was removed, with everything up to now, and wait for it."""
+        """Commit a delta, or a full when the chain was removed, with everything up to now, and wait for it.
+
+        What cannot be committed is logged, and due again: `require_saved` raises then.
+        """
         return self._saves.save()
 
     def save_full(self) -> Position | None:
@@ -221,14 +279,32 @@ class ChainTrainer:
         return self._saves.save_full()
 
     def finish(self) -> Position | None:
-        """Save everything up to now, a delta first; then the full that is in the making, due or wanted."""
-        return self._saves.finish()
+        """Save everything up to now, a delta first; then the full that is in the making, due or wanted.
+
+        Raises UnsavedError when what was trained is not on disk afterwards. A full may be missing: deltas are enough.
+        """
+        position = self._saves.finish()
+        self.require_saved()
+        return position
+
+    def require_saved(self) -> None:
+        """After a save. Raises UnsavedError when it failed, and says what would be lost."""
+        reason = self._pipeline.unsaved_reason
+        if reason is not None:
+            raise UnsavedError(
+                reason.message,
+                steps=max(0, self.progress.step - self._pipeline.saved_step),
+                rows=self.trackers.known_rows(),
+                position=self.position,
+                path=self._chain.run_dir,
+            ) from reason
 
     def close(self) -> None:
-        """Finish what is being written and give the directory back. Does not save: call save() first."""
-        self._saves.finish_delta()
-        self._saves.finish_full()
-        self._release()
+        """Finish what is being written and give the directory back. Does not save: call finish() first."""
+        try:
+            self._saves.end()
+        finally:
+            self._release()
 
     def _release(self) -> None:
         self._pipeline.stop()
@@ -237,9 +313,11 @@ class ChainTrainer:
 
     def _take_cut(self) -> Cut:
         others = self._job.collect()
+        self.status.missing_trainers = ()
         try:
+            self.settle_steps()
             return self.trackers.cut(
-                step=self.step_of(),
+                step=self.progress.step,
                 trainer_state=self._progress.read(others),
                 watermark=self._progress.watermark,
                 trained_at=self._wall_clock(),

@@ -46,12 +46,17 @@ class Resumed:
 
 @dataclass(slots=True)
 class WriterStatus:
-    """Counters, for people and for tests. Written by one thread each, read by any."""
+    """Counters, for people and for tests. Written by one thread each, read by any.
+
+    `postponed`: how often a save that was due had to wait, for the one before it or for trainers of the job;
+    `missing_trainers`: those that keep everybody waiting.
+    """
 
     deltas: int = 0
     fulls: int = 0
     failures: int = 0
     postponed: int = 0
+    missing_trainers: tuple[int, ...] = ()
     rows_unrecorded: int = 0
     last_error: str = ""
     last_stall_seconds: float = 0.0

@@ -75,20 +75,29 @@ def coordinate(
         rows_written_by=rows_written_by,
     ) as writer:
         say(report, "resumed", writer.resumed.step if writer.resumed else None)
+        scheduled = [writer.resumed.state["scheduled"] if writer.resumed else 0]
+        say(report, "scheduled", scheduled[0])
+        writer.register_state("scheduled", lambda: scheduled[-1])
         training = Training(model, slot) if optimizer is None else OptimizerTraining(model, optimizer)
-        _train(coordinator, training, writer, report)
+        _train(coordinator, training, writer, report, scheduled)
         values = {"table": model.table, "kernel": model.kernel}
         if optimizer is None:
             values["slots/accumulator/table"] = slot
         else:
             values |= slots_of(optimizer)
+            say(report, "counted", int(optimizer.iterations.numpy()))
         np.savez(f"{report}.npz", **{key: whole(value).numpy() for key, value in values.items()})
         say(report, "saved", str(writer.save_full() if ends_with_full else writer.save()))
 
 
 def _train(
-    coordinator: Any, training: Training | OptimizerTraining, writer: DeltaWriter, report: str
+    coordinator: Any,
+    training: Training | OptimizerTraining,
+    writer: DeltaWriter,
+    report: str,
+    scheduled: list[int],
 ) -> None:
+    """`scheduled`: how many batches were given to the workers, of all lives of the job; it grows at its end."""
     number = 0
     while not Path(f"{report}.stop").exists():
         for _ in range(10):
@@ -98,6 +107,7 @@ def _train(
             time.sleep(0.02)  # a delta while workers are busy
         else:
             coordinator.join()
+        scheduled.append(scheduled[-1] + 10)
         writer.step(10)
         say(report, "step", number)
     coordinator.join()

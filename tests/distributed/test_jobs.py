@@ -1,23 +1,66 @@
 from __future__ import annotations
 
+import json
+import logging
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from hotdelta.chain import BundleReader, Manifest, directory_of
+from hotdelta.chain.names import TRAINER_STATE_TENSOR
 from hotdelta.chain.scan import Scanner
-from hotdelta.errors import CommitError, ConfigurationError
+from hotdelta.errors import CommitError, ConfigurationError, JobRestartedError
 from hotdelta.train import DeltaWriter, Job, SaveEvery, TrainerProgress, WriterOptions
-from hotdelta.train.job import FOLDER, JobFolder
+from hotdelta.train.assembly import assemble
+from hotdelta.train.job import JobFolder, progress_name
+from hotdelta.train.job_saves import JobSaves
+from hotdelta.train.optimizer_slots import KeyedVariable
+from hotdelta.train.writer import ChainTrainer
 from tests.distributed.cluster import Cluster, wait_until
 from tests.keras.small_models import by_hand, small_model
 
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
+EVERY_STEP = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=1))
 
 
 def trainer_0(run_dir: Path, job: Job | None, options: WriterOptions = BY_HAND) -> DeltaWriter:
     return DeltaWriter(run_dir, {"weight": tf.Variable(0.0)}, options=options, job=job)
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def due_at_every_step(run_dir: Path, job: Job, clock: Clock) -> ChainTrainer:
+    trainer = ChainTrainer(run_dir, options=EVERY_STEP, job=job, clock=clock)
+    trainer.start(assemble([KeyedVariable("weight", tf.Variable(0.0))], table_keys=()), touched={})
+    return trainer
+
+
+def request(run_dir: Path) -> str | None:
+    """The id of the newest."""
+    found = JobFolder(run_dir).read("request")
+    return found["id"] if found else None
+
+
+def has_answered(run_dir: Path, trainer_id: int) -> bool:
+    found = JobFolder(run_dir).read(progress_name(trainer_id))
+    return found is not None and found.get("answers") == request(run_dir)
+
+
+def state_at(run_dir: Path, manifest: Manifest) -> Any:
+    with BundleReader(directory_of(run_dir, manifest.kind), manifest.prefix) as reader:
+        return json.loads(reader.read(TRAINER_STATE_TENSOR).tobytes())
 
 
 def commits(run_dir: Path) -> int:
@@ -90,15 +133,14 @@ def is_saved(writer: DeltaWriter) -> bool:
 
 
 def test_due_delta_does_not_stop_trainer_0_while_others_finish_their_step(tmp_path: Path) -> None:
-    options = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=1))
-    with trainer_0(tmp_path, Job("ranking", 0, 2), options) as writer:
+    with trainer_0(tmp_path, Job("ranking", 0, 2), EVERY_STEP) as writer:
         other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
         writer.step()
         writer.step()
         assert commits(tmp_path) == 1
-        answering = threading.Thread(target=other.step, name="trainer-1")
+        answering = threading.Thread(target=step_until_asked, args=(other,), name="trainer-1")
         answering.start()
-        wait_until((tmp_path / FOLDER / "trainer-1.json").exists, "the answer of trainer 1")
+        wait_until(lambda: has_answered(tmp_path, 1), "the answer of trainer 1")
         assert answering.is_alive(), "it must not train on before the cut is taken"
         writer.step()
         answering.join(60)
@@ -107,7 +149,13 @@ def test_due_delta_does_not_stop_trainer_0_while_others_finish_their_step(tmp_pa
     assert commits(tmp_path) > 1
     resumed = TrainerProgress(tmp_path, Job("ranking", 1, 2)).resumed
     assert resumed is not None
-    assert resumed.step == 1
+    assert resumed.step == 3
+
+
+def step_until_asked(other: TrainerProgress) -> None:
+    """A trainer that is no further than trainer 0 stops two steps after it was asked."""
+    for _ in range(3):
+        other.step()
 
 
 def test_nobody_waits_for_the_cut_of_a_trainer_0_that_was_killed(tmp_path: Path) -> None:
@@ -116,13 +164,13 @@ def test_nobody_waits_for_the_cut_of_a_trainer_0_that_was_killed(tmp_path: Path)
     early = TrainerProgress(tmp_path, Job("ranking", 1, 3, answer_seconds=600))
     answering = threading.Thread(target=early.step, name="trainer-1", daemon=True)
     answering.start()
-    wait_until((tmp_path / FOLDER / "trainer-1.json").exists, "an answer to the dead")
+    wait_until(lambda: has_answered(tmp_path, 1), "an answer to the dead")
     with trainer_0(tmp_path, Job("ranking", 0, 3)) as writer:
         answering.join(60)
         assert not answering.is_alive()
         late = TrainerProgress(tmp_path, Job("ranking", 2, 3, answer_seconds=600))
         late.step()
-        assert not (tmp_path / FOLDER / "trainer-2.json").exists()
+        assert not has_answered(tmp_path, 2)
         early.close()
         late.close()
         writer.step()
@@ -136,10 +184,216 @@ def test_trainer_that_looks_too_late_does_not_wait_for_a_cut_that_is_over(tmp_pa
     late = TrainerProgress(tmp_path, Job("ranking", 1, 2, answer_seconds=600))
     answering = threading.Thread(target=late.step, name="trainer-1", daemon=True)
     answering.start()
-    wait_until((tmp_path / FOLDER / "trainer-1.json").exists, "an answer")
+    wait_until(lambda: has_answered(tmp_path, 1), "an answer")
     folder.write("request", {"id": "second", "run": 1, "start": "nothing"})
     answering.join(60)
     assert not answering.is_alive()
+
+
+def test_trainers_that_step_together_do_not_wait_for_each_other_in_vain(tmp_path: Path) -> None:
+    """As those whose gradients are summed: nobody ends a step before all have begun it."""
+    together, steps = threading.Barrier(2), 200
+
+    def train_along() -> None:
+        with TrainerProgress(tmp_path, Job("ranking", 1, 2)) as progress:
+            for _ in range(steps):
+                together.wait(30)
+                progress.step()
+
+    weight = tf.Variable(0.0)
+    options = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=5), scrub_saves=0)
+    with DeltaWriter(tmp_path, {"weight": weight}, options=options, job=Job("ranking", 0, 2)) as writer:
+        other = threading.Thread(target=train_along, name="trainer-1", daemon=True)
+        other.start()
+        for _ in range(steps):
+            weight.assign_add(1.0)
+            together.wait(30)
+            writer.step()
+        other.join(60)
+    states = [state_at(tmp_path, delta) for delta in Scanner(tmp_path).scan().manifests[1:]]
+    assert len(states) > 1
+    assert [state["trainers"]["1"]["step"] for state in states] == [state["step"] for state in states]
+
+
+def test_trainers_that_see_one_count_of_steps_stop_by_it_and_not_by_their_own(tmp_path: Path) -> None:
+    saves = JobSaves(tmp_path, Job("ranking", 0, 2))
+    saves.go_back(None, {})
+    saves.begin(1)
+    other = TrainerProgress(tmp_path, Job("ranking", 1, 2, answer_seconds=1e-9))
+    has_stopped = []
+    assert not saves.is_ready(100)
+    for count in (100, 101, 102):
+        other.count_with(partial(int, count))
+        other.step()
+        has_stopped.append("missed" in (JobFolder(tmp_path).read(progress_name(1)) or {}))
+    assert has_stopped == [False, False, True]
+
+
+def test_save_by_hand_stops_everybody_at_once_though_a_due_save_named_a_later_step(tmp_path: Path) -> None:
+    with trainer_0(tmp_path, Job("ranking", 0, 2, answer_seconds=5), EVERY_STEP) as writer:
+        other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
+        writer.step()
+        asked = JobFolder(tmp_path).read("request")
+
+        def make_one_step() -> None:
+            wait_until(lambda: JobFolder(tmp_path).read("request") != asked, "trainer 0 to be in a hurry")
+            other.step()
+            other.close()
+
+        answering = threading.Thread(target=make_one_step, name="trainer-1", daemon=True)
+        answering.start()
+        writer.save()
+        answering.join(60)
+    assert commits(tmp_path) == 2
+
+
+def test_missing_trainer_is_named_within_seconds_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    writer = due_at_every_step(tmp_path, Job("ranking", 0, 3), clock)
+    TrainerProgress(tmp_path, Job("ranking", 1, 3)).close()
+    writer.step()
+    clock.seconds += 6
+    writer.step()
+    writer.step()
+    said = [text for text in caplog.messages if "are missing" in text]
+    assert len(said) == 1
+    assert "trainers=2 since=20" in said[0]
+    assert (writer.status.postponed, writer.status.missing_trainers) == (3, (2,))
+    TrainerProgress(tmp_path, Job("ranking", 2, 3)).close()
+    writer.step()
+    assert (writer.status.postponed, writer.status.missing_trainers) == (3, ())
+    assert "all trainers answer again trainers=2" in caplog.messages
+    writer.close()
+    assert commits(tmp_path) == 2
+
+
+def test_trainers_are_not_stopped_again_for_one_that_stays_away(tmp_path: Path) -> None:
+    clock = Clock()
+    writer = due_at_every_step(tmp_path, Job("ranking", 0, 2, answer_seconds=60), clock)
+    writer.step()
+    first = request(tmp_path)
+    clock.seconds += 61
+    writer.step()
+    assert JobFolder(tmp_path).read("taken") == {"id": first}
+    clock.seconds += 1000
+    writer.step()
+    assert request(tmp_path) == first
+    TrainerProgress(tmp_path, Job("ranking", 1, 2)).step()
+    writer.step()
+    assert request(tmp_path) != first
+    writer._job.release()
+    writer.close()
+
+
+def test_trainer_that_stopped_waiting_is_asked_again(tmp_path: Path) -> None:
+    clock = Clock()
+    writer = due_at_every_step(tmp_path, Job("ranking", 0, 2), clock)
+    writer.step()
+    other = TrainerProgress(tmp_path, Job("ranking", 1, 2, answer_seconds=1e-9))
+    step_until_asked(other)
+    assert not has_answered(tmp_path, 1), "its progress is no longer that of the moment when it answered"
+    first = request(tmp_path)
+    writer.step()
+    writer.step()
+    assert request(tmp_path) != first
+    other.close()
+    writer.step()
+    writer.close()
+    assert commits(tmp_path) == 2
+
+
+def test_trainer_0_that_gives_no_sign_of_life_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    other = TrainerProgress(tmp_path, Job("ranking", 1, 2), clock=clock)
+    other.step()
+    assert not caplog.messages
+    clock.seconds += 11
+    other.step()
+    other.step()
+    assert [text.partition(",")[0] for text in caplog.messages] == ["trainer 0 gives no sign of life"]
+    with trainer_0(tmp_path, Job("ranking", 0, 2)) as writer:
+        clock.seconds += 30
+        other.step()
+        other.close()
+        writer.save()
+    assert len(caplog.messages) == 2
+    assert "steps before trainer 0 began are not in its model steps=4" in caplog.messages[1]
+
+
+def test_trainer_whose_number_another_has_taken_over_ends(tmp_path: Path) -> None:
+    clock = Clock()
+    writer = due_at_every_step(tmp_path, Job("ranking", 0, 2, answer_seconds=1e9), clock)
+    first, second = (TrainerProgress(tmp_path, Job("ranking", 1, 2, answer_seconds=1e-9)) for _ in range(2))
+    for trainer in (first, second):
+        trainer.step()
+        clock.seconds += 1
+        writer.step()
+        trainer.step()
+    with pytest.raises(JobRestartedError, match="another process is trainer 1 now"):
+        first.step()
+    second.close()
+    writer.close()
+
+
+def test_trainer_whose_state_can_be_put_back_follows_a_trainer_0_that_was_started_again(
+    tmp_path: Path,
+) -> None:
+    places = [0]
+    killed = due_at_every_step(tmp_path, Job("ranking", 0, 2), Clock())
+    other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
+    other.register_state("reader", lambda: places[-1], places.append)
+    killed.step()
+    places.append(1)
+    answering = threading.Thread(target=step_until_asked, args=(other,), name="trainer-1", daemon=True)
+    answering.start()
+    wait_until(lambda: has_answered(tmp_path, 1), "the answer of trainer 1")
+    killed.step()
+    answering.join(60)
+    for place in (2, 3):
+        places.append(place)
+        other.step()
+    killed.close()
+    again = due_at_every_step(tmp_path, Job("ranking", 0, 2), Clock())
+    other.step()
+    assert places == [0, 1, 2, 3, 1]
+    assert other.resumed is not None
+    assert other.resumed.step == 3
+    other.close()
+    again.step()
+    again.close()
+    assert commits(tmp_path) == 3
+
+
+def test_trainer_that_was_done_at_the_last_commit_need_not_come_back(tmp_path: Path) -> None:
+    job = Job("ranking", 0, 2, answer_seconds=0.1)
+    with trainer_0(tmp_path, job) as writer:
+        finish(TrainerProgress(tmp_path, Job("ranking", 1, 2)))
+        writer.step()
+    with trainer_0(tmp_path, job) as writer:
+        writer.step()
+    assert commits(tmp_path) == 3
+
+
+def test_trainer_that_did_more_than_was_committed_must_come_back_though_it_was_done(tmp_path: Path) -> None:
+    job = Job("ranking", 0, 2, answer_seconds=0.1)
+    killed = due_at_every_step(tmp_path, job, Clock())
+    other = TrainerProgress(tmp_path, Job("ranking", 1, 2, answer_seconds=1e-9))
+    other.step()
+    killed.step()
+    finish(other)
+    killed.close()
+    with pytest.raises(CommitError, match="trainer 1 did not answer"), trainer_0(tmp_path, job) as writer:
+        writer.step()
+
+
+def finish(other: TrainerProgress) -> None:
+    other.step()
+    other.close()
 
 
 def test_directory_of_another_job_is_refused(tmp_path: Path) -> None:

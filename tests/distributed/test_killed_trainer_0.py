@@ -84,6 +84,24 @@ def test_trainer_0_that_is_killed_while_it_waits_for_answers(
     assert_all_go_on_from_the_newest_commit(cluster, tmp_path)
 
 
+def test_trainer_0_that_is_started_again_alone_takes_the_others_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    leader, others = start(cluster, tmp_path)
+    leader.wait_for("saved position", 3)
+    leader.kill()
+    step, progress = newest_step(tmp_path), committed_progress(tmp_path)
+    leader = cluster.lead(tmp_path, TRAINERS)
+    for other in others:
+        other.wait_for_end()
+        assert "JobRestartedError: trainer 0 was started again, from 1." in other.log()
+    others = [cluster.train_along(tmp_path, number, TRAINERS) for number in range(1, TRAINERS)]
+    assert leader.wait_for("resumed") == [step, step]
+    assert [other.wait_for("resumed") for other in others] == progress
+    leader.wait_for("saved position")
+    assert newest_step(tmp_path) > step
+
+
 def is_waiting_for(run_dir: Path, answering: int) -> bool:
     """Who is not halted has answered the newest request, somebody else has not, and the cut is not taken."""
     folder = JobFolder(run_dir)

@@ -80,6 +80,12 @@ def test_rows_told_inside_a_function_are_recorded_after_the_writes(tmp_path: Pat
         position = writer.save()
         assert position is not None
         assert replay(tmp_path, position, ["table"]) == {"table": whole(table)}
+        # No shard has it, so none would complain.
+        with pytest.raises(ConfigurationError, match="table, which has 8 rows, is not one of them: 8"):
+            writer.touch("table", [8])
+        touch = tf.function(lambda ids: writer.touch("table", ids), autograph=False)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="table, which has 8 rows"):
+            touch(tf.constant([8]))
     (delta,) = [found for found in Scanner(tmp_path).scan().manifests if found.kind is Kind.DELTA]
     assert delta.rows_changed == 2
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hotdelta.keras.adagrad import Adagrad
-from hotdelta.keras.adam import Adam
+from hotdelta.keras.adam import Adam, AdamW
 from hotdelta.keras.ftrl import Ftrl
 from hotdelta.keras.sgd import SGD
 
@@ -27,6 +27,7 @@ EQUAL_ON_TOUCHED_ROWS: list[Pair] = [
     (SGD, {"momentum": 0.9, "nesterov": True}),
     (Adam, {}),
     (Adam, {"amsgrad": True}),
+    (AdamW, {"weight_decay": 0.5}),
     (Ftrl, {}),
     (
         Ftrl,

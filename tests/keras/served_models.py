@@ -26,7 +26,7 @@ def served(model: keras.Model, directory: Path, **options: Any) -> tuple[Mapping
     values = {item.key: item.variable for item in model_variables(model)}
     for spec, variable in zip(schema.variables, loaded.variables, strict=True):
         variable.assign(values[spec.key])
-    return loaded.signatures, schema
+    return {name: signature.function for name, signature in loaded.signatures.items()}, schema
 
 
 def two_towers() -> keras.Model:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import hotdelta.io
 import hotdelta.keras as hk
+from exporter import export_saved_model
 from hotdelta.chain.lock import TrainerLock
 from hotdelta.errors import ConfigurationError, DirectoryBusyError, ModelMismatchError
+from hotdelta.train import DeltaWriter
 from tests.keras.small_models import (
     ROWS,
     by_hand,
@@ -66,14 +71,34 @@ def test_models_that_cannot_be_saved_raise_at_once(tmp_path: Path) -> None:
             by_hand(tmp_path, **options).resume(model)
     with pytest.raises(ConfigurationError, match="not compiled"):
         by_hand(tmp_path).resume(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
-    unbuilt = keras.Sequential([hk.Embedding(4, 2)])
-    unbuilt.compile(hk.SGD(0.1), "mse")
-    with pytest.raises(ConfigurationError, match="no variables yet"):
-        by_hand(tmp_path).resume(unbuilt)
     compiled = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2), keras.layers.Flatten()])
     compiled.compile(hk.SGD(0.1), "mse", jit_compile=True)
     with pytest.raises(ConfigurationError, match="jit_compile=False"):
         by_hand(tmp_path).resume(compiled)
+    assert not list(tmp_path.iterdir())
+
+
+def of_keras_2(name: str) -> Any:
+    """Nothing but where its class says that it comes from: tf_keras is not installed here."""
+    return type(name, (tf.Module,), {"__module__": "tf_keras.src.engine", "weight": tf.Variable(1.0)})()
+
+
+def test_a_model_of_keras_2_is_refused_wherever_it_is_given(tmp_path: Path) -> None:
+    callback, model = by_hand(tmp_path), of_keras_2("Functional")
+    for give in (
+        lambda: callback.set_model(model),  # As fit of Keras 2 does first.
+        lambda: callback.resume(model),
+        lambda: hotdelta.io.save_persistables(model, tmp_path),
+        lambda: hotdelta.io.load_persistables(model, tmp_path),
+        lambda: hotdelta.io.save_inference_model(tmp_path, ["a"], ["b"], model),
+        lambda: export_saved_model(model, tmp_path, signatures={"serving_default": tf.function(tf.abs)}),
+        lambda: DeltaWriter(tmp_path, model),
+        lambda: DeltaWriter(tmp_path, {"w": tf.Variable(1.0)}, optimizer=of_keras_2("Adagrad")),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=r"of Keras 2 \(tf_keras\).*DeltaWriter.*optimizer\.variables"
+        ):
+            give()
     assert not list(tmp_path.iterdir())
 
 

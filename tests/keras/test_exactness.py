@@ -25,6 +25,7 @@ OURS: dict[str, Callable[[], Any]] = {
     "our nesterov": lambda: hk.SGD(0.1, momentum=0.9, nesterov=True),
     "our Adagrad": lambda: hk.Adagrad(0.1),
     "our Adam": lambda: hk.Adam(0.01),
+    "our AdamW": lambda: hk.AdamW(0.01, weight_decay=0.1),
     "our Ftrl": lambda: hk.Ftrl(0.1),
     "our Adagrad, clipped": lambda: hk.Adagrad(0.1, global_clipnorm=0.5),
     "our Adagrad, loss scaled": lambda: keras.optimizers.LossScaleOptimizer(hk.Adagrad(0.1)),

@@ -104,7 +104,7 @@ def test_features_are_served_normalized_by_variables_that_deltas_can_change() ->
     module, schema = trace_keras_model(model)
     assert {"normalize/mean", "normalize/variance"} <= {variable.key for variable in schema.variables}
     model.get_layer("normalize").adapt(FEATURES * 2)
-    (served,) = module.signatures["serving_default"](features=tf.constant(FEATURES)).values()
+    (served,) = module.signatures["serving_default"].function(features=tf.constant(FEATURES)).values()
     np.testing.assert_array_equal(served, model(FEATURES))
 
 
@@ -260,3 +260,18 @@ def test_a_variable_of_no_fixed_shape_is_refused_by_name(tmp_path: Path) -> None
     model.compile("sgd", "mse")
     with pytest.raises(ConfigurationError, match=r"'layer/held' has shape \(None,\)"):
         by_hand(tmp_path).resume(model)
+
+
+def test_what_changed_between_two_saves_is_in_the_next_however_many_steps_came(tmp_path: Path) -> None:
+    model = small_model()
+    model.second = keras.optimizers.SGD(0.1, momentum=0.9)
+    with by_hand(tmp_path, save_incremental_steps=5, scrub_saves=0) as callback:
+        callback.resume(model)
+        for step in range(5):
+            if step == 1:
+                model.second.build(model.trainable_variables)
+            model.train_on_batch(*batches(1, seed=step))
+            callback.step()
+        assert "optimizer/second/momentums/items/embeddings" in live(callback)
+        callback.save()
+        assert_saved(callback)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotdelta.keras.adagrad import Adagrad
-from hotdelta.keras.adam import Adam
+from hotdelta.keras.adam import Adam, AdamW
 from hotdelta.keras.ftrl import Ftrl
 from hotdelta.keras.sgd import SGD
 from hotdelta.train.touched import TouchedRows
@@ -157,6 +157,22 @@ def test_options_that_write_the_whole_table_give_the_numbers_of_keras(
         step(gradient)
         their_step(tf.convert_to_tensor(gradient))
     np.testing.assert_allclose(our_table.numpy(), their_table.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_excluded", [{"var_list": True}, {"var_names": True}, {}])
+def test_weights_that_are_excluded_from_decay_keep_their_size(is_excluded: dict[str, bool]) -> None:
+    """Rows of a table, and a dense weight beside it, as Keras has it on the dense gradient."""
+    pairs = []
+    for kind in (AdamW, keras.optimizers.AdamW):
+        optimizer, weights = kind(0.1, weight_decay=0.5), [table(), tf.Variable(tf.ones([4]), name="bias")]
+        excluded = {"var_list": weights[:1], "var_names": ["bias"]}
+        optimizer.exclude_from_weight_decay(**{name: excluded[name] for name in is_excluded})
+        sparse = sparse_gradient([3, 9, 3], weights[0])
+        gradient = sparse if kind is AdamW else tf.convert_to_tensor(sparse)
+        optimizer.apply_gradients(zip([gradient, tf.constant([5.0, 0.0, -3.0, 0.1])], weights, strict=True))
+        pairs.append((weights[0].numpy()[[3, 9]], weights[1]))
+    for ours, theirs in zip(*pairs, strict=True):
+        assert bits(ours) == bits(theirs)
 
 
 def test_a_constraint_is_applied_as_in_keras() -> None:

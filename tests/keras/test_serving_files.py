@@ -40,7 +40,7 @@ def test_a_model_with_the_same_variables_that_computes_something_else_replaces_t
         for variable, value in zip(loaded.variables, module.variables, strict=True):
             variable.assign(value)
         return float(
-            loaded.signatures["serving_default"](tf.constant([[-1.0, -2.0]]))["score"].numpy().item()
+            loaded.signatures["serving_default"].function(tf.constant([[-1.0, -2.0]]))["score"].numpy().item()
         )
 
     assert served(dense("linear")) == -3.0

@@ -79,7 +79,7 @@ def test_a_trace_that_writes_every_row_is_compared_with_one_warning(
         assert_saved(callback)
     warnings = [record for record in caplog.records if "compared row by row" in record.getMessage()]
     assert len(warnings) == 1
-    assert f"table={TABLE}" in warnings[0].getMessage()
+    assert f"tables={TABLE} " in warnings[0].getMessage()
     assert "writes all rows" in warnings[0].getMessage()
 
 

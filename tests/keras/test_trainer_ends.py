@@ -85,6 +85,15 @@ def test_a_trainer_that_is_ended_saves_its_last_step(
     assert (found["step"], found["digest"]) == (steps, told[-1]["digest"])
 
 
+@pytest.mark.parametrize("scenario", ["fit_on_a_full_disk", "loop_on_a_full_disk"])
+def test_a_trainer_whose_last_save_is_not_on_disk_does_not_end_well(
+    zygote: Zygote, tmp_path: Path, scenario: str
+) -> None:
+    ended_with, _ = zygote.run(scenario, tmp_path)
+    assert ended_with == 1
+    assert manifests(tmp_path)[-1].step == 0
+
+
 def test_termination_works_when_another_callback_ended_fit(zygote: Zygote, tmp_path: Path) -> None:
     ended_with, told = zygote.run("be_told_after_a_failure", tmp_path)
     assert ended_with == -signal.SIGTERM

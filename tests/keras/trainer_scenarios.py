@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import hotdelta.keras as hk
+from tests.full_disk import fill_disk
 from tests.keras.small_models import BATCH, ROWS, by_hand, live, small_model
 from tests.keras.trainer_processes import serve_forks
 
@@ -119,6 +121,25 @@ def loop_and_be_told(run_dir: Path, tell: Tell) -> None:
             callback.step()
 
 
+def fit_on_a_full_disk(run_dir: Path, _tell: Tell) -> None:
+    """fit itself must fail: what comes after it does not save."""
+    model, callback = small_model(), by_hand(run_dir)
+    callback.resume(model)
+    fill_disk()
+    _fit(model, [callback])
+    os._exit(0)
+
+
+def loop_on_a_full_disk(run_dir: Path, _tell: Tell) -> None:
+    """Nobody closes the callback: its last save is made when the process ends."""
+    model, callback = small_model(), by_hand(run_dir)
+    callback.resume(model)
+    fill_disk()
+    for step in range(4):
+        model.train_on_batch(*batch(step))
+        callback.step()
+
+
 def fail_in_another_callback(run_dir: Path, tell: Tell) -> None:
     """Ends the process with an exception that Keras tells no callback about."""
     model, callback = small_model(), by_hand(run_dir)
@@ -156,6 +177,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         fit_and_be_told,
         validate_and_be_told,
         loop_and_be_told,
+        fit_on_a_full_disk,
+        loop_on_a_full_disk,
         fail_in_another_callback,
         be_told_after_a_failure,
     )

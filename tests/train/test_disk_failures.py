@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import logging
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,11 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Tracking
+from hotdelta.chain.names import DELTA_DIRECTORY, MANIFEST_SUFFIX
+from hotdelta.errors import CommitError, UnsavedError
+from hotdelta.logs import FIRST_SILENT_SECONDS
 from hotdelta.train.schedule import SaveEvery
 from tests.chain_replay import replay
 from tests.train.conftest import StartTraining
-from tests.train.small_training import BY_HAND, BrokenDisk, SmallTraining
+from tests.train.small_training import BY_HAND, BrokenDisk, Clock, SmallTraining
 
 BOTH = pytest.mark.parametrize("mode", list(Tracking))
 EVERY_STEP = dataclasses.replace(BY_HAND, delta=SaveEvery(steps=1), full=SaveEvery(steps=4))
@@ -44,8 +50,8 @@ def test_rows_of_a_failed_delta_are_in_the_next(
         training.train()
         assert training.trainer.save() == before
     assert training.trainer.status.failures == 3
-    assert "delta not committed" in caplog.text
-    assert training.trainer.status.last_error in caplog.text
+    assert caplog.text.count("delta not committed") == 1
+    assert os.strerror(error_number) in caplog.text
     disk.repair()
     training.train()
     assert_exact_now(training)
@@ -106,6 +112,135 @@ def test_a_full_that_fails_leaves_the_chain_as_it_is(start_training: StartTraini
     assert_exact_now(training)
     training.check()
     assert [path.name for path in training.run_dir.iterdir() if path.name.startswith(".tmp")] == []
+
+
+@BOTH
+def test_the_end_of_training_raises_while_its_last_save_is_not_on_disk(
+    start_training: StartTraining, mode: Tracking
+) -> None:
+    disk = BrokenDisk()
+    training = start_training(mode=mode, disk=disk, options=EVERY_STEP)
+    training.train(steps=2)
+    training.trainer.finish()
+    position = training.trainer.position
+    disk.fill()
+    training.train(steps=3)
+    with pytest.raises(UnsavedError, match=f"3 steps.* since position {position} would be lost") as raised:
+        training.trainer.finish()
+    assert "No space left" in str(raised.value)
+    assert raised.value.steps == 3
+    assert (raised.value.rows > 0) == (mode is Tracking.TOUCHED)
+    assert isinstance(raised.value.__cause__, CommitError)
+    disk.repair()
+    training.trainer.finish()
+    training.remember()
+    training.check()
+
+
+class NoRoomForFulls(Disk):
+    """A real disk that takes deltas, but from some time on no full."""
+
+    is_full = False
+
+    def create(self, path: Path) -> int:
+        if self.is_full and path.parent.name != DELTA_DIRECTORY:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return super().create(path)
+
+
+def test_the_end_of_training_needs_its_deltas_only(
+    start_training: StartTraining, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = NoRoomForFulls()
+    training = start_training(disk=disk, options=EVERY_STEP)
+    disk.is_full = True
+    training.train(steps=5)
+    position = training.trainer.finish()
+    assert position is not None
+    assert "full not started; the deltas hold everything" in caplog.text
+    assert replay(training.run_dir, position, training.variables) == training.values()
+
+
+class RoomForOneDelta(Disk):
+    """A real disk that from some time on takes fulls, but only one more delta."""
+
+    taken: set[Path] | None = None
+
+    def create(self, path: Path) -> int:
+        if self.taken is not None and path.parent.name == DELTA_DIRECTORY:
+            manifests = set(path.parent.glob(f"*{MANIFEST_SUFFIX}"))
+            if manifests - self.taken:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return super().create(path)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_end_of_training_does_not_need_a_delta_that_holds_nothing_new(
+    start_training: StartTraining, caplog: pytest.LogCaptureFixture, is_resumed: bool
+) -> None:
+    disk = RoomForOneDelta()
+    training = start_training(disk=disk)
+    training.train(steps=2)
+    if is_resumed:
+        training.close()
+        training = start_training(disk=disk)
+    disk.taken = (
+        set() if is_resumed else set((training.run_dir / DELTA_DIRECTORY).glob(f"*{MANIFEST_SUFFIX}"))
+    )
+    training.trainer._saves.is_full_wanted = True
+    position = training.trainer.finish()
+    assert position is not None
+    assert "full not committed; the deltas hold everything" in caplog.text
+    assert "due again" not in caplog.text
+    assert replay(training.run_dir, position, training.variables) == training.values()
+    training.train()
+    with pytest.raises(UnsavedError, match="1 step"):
+        training.trainer.finish()
+
+
+def test_the_end_of_training_raises_when_the_chain_is_gone_and_no_other_can_be_begun(
+    start_training: StartTraining, tmp_path: Path
+) -> None:
+    disk = BrokenDisk()
+    training = start_training(tmp_path / "run", disk=disk)
+    training.train(steps=2)
+    shutil.rmtree(training.run_dir)
+    disk.fill()
+    with pytest.raises(UnsavedError, match=r"2 steps \(\d+ touched rows\) would be lost"):
+        training.trainer.finish()
+    disk.repair()
+    training.trainer.finish()
+
+
+def test_saves_that_go_on_failing_are_logged_at_growing_intervals_and_once_when_they_work_again(
+    start_training: StartTraining, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    disk, clock = BrokenDisk(), Clock()
+    options = dataclasses.replace(BY_HAND, delta=SaveEvery(steps=1))
+    training = start_training(disk=disk, clock=clock, options=options)
+    disk.fill()
+
+    def said(phrase: str) -> list[int]:
+        found = [record for record in caplog.records if getattr(record, "phrase", "").startswith(phrase)]
+        return [getattr(record, "fields", {}).get("failures", 1) for record in found]
+
+    training.train(steps=100)
+    assert said("delta not committed") == [1]
+    clock.now += FIRST_SILENT_SECONDS
+    training.train(steps=100)
+    clock.now += FIRST_SILENT_SECONDS
+    training.train(steps=100)
+    assert said("delta not committed") == [1, 101]
+    clock.now += FIRST_SILENT_SECONDS
+    training.train(steps=100)
+    assert said("delta not committed") == [1, 101, 301]
+    disk.repair()
+    training.train(steps=3)
+    assert said("deltas are committed again") == [400]
+    disk.fill()
+    training.train()
+    assert said("delta not committed") == [1, 101, 301, 1]
 
 
 @BOTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import hotdelta.io as hio
 import hotdelta.keras as hk
 from hotdelta.chain.position import Position
 from hotdelta.chain.scan import Scanner
-from hotdelta.errors import ConfigurationError
+from hotdelta.errors import ConfigurationError, UnsavedError
 from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
 from tests.chain_replay import Values, replay, values_of
+from tests.full_disk import small_files_only
 
 ROWS = 30
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
@@ -47,6 +49,17 @@ def step_function(ranker: Ranker, optimizer: Any) -> Any:
         optimizer.apply(tape.gradient(loss, variables), variables)
 
     return step
+
+
+def test_steps_of_workers_that_train_at_once_are_all_counted(tmp_path: Path) -> None:
+    ranker, optimizer = Ranker(), keras.optimizers.SGD(0.1)
+    optimizer.build(list(ranker.trainable_variables))
+    with DeltaWriter(tmp_path, ranker, optimizer=optimizer, options=BY_HAND):
+        ids = tf.constant([1, 2])
+        step = step_function(ranker, optimizer).get_concrete_function(ids)
+        with ThreadPoolExecutor(4) as workers:
+            list(workers.map(lambda _: step(ids), range(1000)))
+    assert int(optimizer.iterations) == 1000
 
 
 def variables_of(writer: DeltaWriter) -> dict[str, tf.Variable]:
@@ -208,6 +221,26 @@ def test_rows_are_told_by_whole_numbers(tmp_path: Path) -> None:
         assert writer._trainer.trackers.touched_rows() == 5
 
 
+def test_an_id_that_the_table_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
+    table = tf.Variable(np.zeros((ROWS, 2), np.float32))
+    with DeltaWriter(
+        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, options=BY_HAND
+    ) as writer:
+        problem = f"table, which has {ROWS} rows, is not one of them"
+        for bad_id in (-1, ROWS, 2**63 - 1, np.uint64(2**64 - 1)):
+            with pytest.raises(
+                ConfigurationError, match=rf"{problem}: {bad_id}\. ids are from 0 to {ROWS - 1}"
+            ):
+                writer.touch("table", np.array([0, bad_id], type(bad_id)))
+        touch = tf.function(lambda ids: writer.touch("table", ids), autograph=False)
+        for dtype in (tf.int64, tf.int32, tf.uint8):
+            touch(tf.constant([ROWS - 1], dtype))
+        for bad_id in (-1, ROWS):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=problem):
+                touch(tf.constant([0, bad_id], tf.int64))
+        assert writer._trainer.trackers.touched_rows() == 1
+
+
 def test_variables_that_no_checkpoint_holds_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'words' is of string, which no checkpoint holds"):
         DeltaWriter(tmp_path, {"words": tf.Variable(["a"])})
@@ -225,3 +258,24 @@ def test_an_optimizer_that_a_module_holds_and_nobody_gives_is_named(
     assert "attribute=given" not in caplog.text
     hio.save_persistables(module, tmp_path / "saved")
     assert caplog.text.count("an optimizer is not saved attribute=others/0") == 1
+
+
+def test_the_end_of_a_loop_on_a_full_disk_raises_and_hides_no_other_error(tmp_path: Path) -> None:
+    def train(raises: BaseException | None) -> None:
+        with DeltaWriter(tmp_path, {"bias": bias}, options=BY_HAND) as writer:
+            for _ in range(3):
+                bias.assign_add(1.0)
+                writer.step()
+            if raises is not None:
+                raise raises
+
+    bias = tf.Variable(0.0)
+    with DeltaWriter(tmp_path, {"bias": bias}, options=BY_HAND):
+        pass
+    for error in (None, SystemExit(0)):
+        with small_files_only(), pytest.raises(UnsavedError, match=r"3 steps since position 1\.1"):
+            train(error)
+    with small_files_only(), pytest.raises(ValueError, match="bad data") as raised:
+        train(ValueError("bad data"))
+    assert "3 steps since position 1.1 would be lost" in raised.value.__notes__[0]
+    assert Scanner(tmp_path).scan().manifests[-1].step == 0

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from hotdelta.chain.bundle import BundleReader
 from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.names import TRAINER_STATE_TENSOR
 from hotdelta.chain.position import Position
 from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError, HotdeltaError
+from hotdelta.train.assembly import assemble
 from hotdelta.train.background import BackgroundWorker
 from hotdelta.train.full_builder import FullBuilder
+from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.schedule import SaveEvery
+from hotdelta.train.touched import TouchedRows
 from hotdelta.train.writer_options import WriterOptions
 from tests.train.conftest import StartTraining
-from tests.train.small_training import BY_HAND, BrokenDisk, Clock
+from tests.train.small_training import BY_HAND, BrokenDisk, Clock, SlowDisk
 
 BOTH = pytest.mark.parametrize("mode", list(Tracking))
 
@@ -90,6 +95,29 @@ def test_fulls_by_steps_are_kept_to_the_given_number(start_training: StartTraini
     assert len(fulls) == 2
     assert training.trainer.status.fulls > 3
     assert min(manifest.position for manifest in training.manifests(Kind.DELTA)) == fulls[0]
+
+
+def test_nothing_is_committed_of_variables_that_were_replaced_while_others_were_trained_on(
+    start_training: StartTraining,
+) -> None:
+    training = start_training()
+    training.train()
+    position = training.save()
+    old, training.table = training.table, tf.Variable(training.table + 1.0)
+    training.variables["table"] = training.table
+    training.train()
+    variables = assemble(
+        [KeyedVariable("table", training.table), KeyedVariable("other", training.other)],
+        table_keys={"table"},
+        slots=[SlotVariable("slots/momentum/table", training.slot, training.table)],
+    )
+    training.touched = TouchedRows(old.shape[0], name="table")
+    training.trainer.rebind(variables, touched={"table": training.touched}, demanded=frozenset())
+    assert training.trainer.position == position
+    training.save()
+    training.train()
+    training.save()
+    training.check()
 
 
 @BOTH
@@ -213,3 +241,47 @@ def test_training_is_told_when_the_thread_that_writes_fulls_is_dead(
         training.settle_full()
     with pytest.raises(HotdeltaError, match="hotdelta-full-writer ended"):
         training.train()
+    with pytest.raises(HotdeltaError, match="hotdelta-full-writer ended"):
+        training.trainer.close()
+    start_training()
+
+
+def test_a_full_in_the_making_is_given_up_when_the_trainer_is_closed(start_training: StartTraining) -> None:
+    """Closing does not save: the cut that the full would need may fail, as it does here."""
+    training = start_training()
+    training.train()
+    reader: dict[str, object] = {"offset": 3}
+    training.trainer.states.register("reader", reader.copy)
+    training.trainer._saves.start_full()
+    training.settle_full()
+    reader["offset"] = {3}
+    training.trainer.close()
+    assert len(training.manifests(Kind.FULL)) == 1
+    assert not list(training.run_dir.glob("*in-progress*"))
+    start_training()
+
+
+def test_the_job_is_not_asked_for_a_cut_that_cannot_be_taken(
+    start_training: StartTraining, tmp_path: Path
+) -> None:
+    disk = SlowDisk()
+    training = start_training(tmp_path / "run", disk=disk, options=deltas_every(steps=1))
+    asked: list[str] = []
+
+    def is_job_ready() -> bool:
+        asked.append("the others stop for this")
+        return True
+
+    shutil.rmtree(training.run_dir)
+    training.trainer.add_steps(1)
+    training.trainer._saves.save_if_due(is_job_ready)
+    disk.hold()
+    for _ in range(2):
+        training.trainer._saves.save_if_due(is_job_ready)
+    assert asked == []
+    disk.open()
+    training.settle_full()
+    training.trainer._saves.save_if_due(is_job_ready)
+    assert len(asked) == 1
+    training.settle_full()
+    assert training.manifests(Kind.FULL)[-1].step == 1
