@@ -11,15 +11,17 @@ import tensorflow as tf
 
 from exporter import export_saved_model
 from hotdelta.errors import ConfigurationError
+from hotdelta.given_directory import to_directory
 from hotdelta.io.model_state import is_session
+from hotdelta.io.own_calls import called_our_way
 from hotdelta.io.pruning import pruned_signature
-from hotdelta.train.given_directory import to_directory
 from hotdelta.train.row_values import Array
 from hotdelta.train.serving_trace import DEFAULT_SIGNATURE
 
 SERVE = "serve"
 
 
+@called_our_way
 def save_inference_model(
     dirname: str | Path,
     feeded_var_names: Sequence[Any] | str,
@@ -112,6 +114,7 @@ class InferenceModel:
         return taken
 
 
+@called_our_way
 def load_inference_model(dirname: str | Path) -> tuple[InferenceModel, tuple[str, ...], tuple[str, ...]]:
     """The newest version in a directory that save_inference_model or the exporter wrote, or the given version.
 

@@ -11,14 +11,15 @@ from typing import Any
 
 from hotdelta.chain.position import Position
 from hotdelta.errors import ChainError, ConfigurationError
+from hotdelta.given_directory import to_directory
 from hotdelta.io.fit_check import Fit, compare, refuse_misfit
 from hotdelta.io.late_optimizer import apply_when_compiled, build_unknown, find_waiting, forget_waiting
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
+from hotdelta.io.own_calls import called_our_way
 from hotdelta.io.saved_position import list_until, refuse_other_position
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.selection import Predicate, select
 from hotdelta.logs import event
-from hotdelta.train.given_directory import to_directory
 from hotdelta.train.id_rules import find_other_rules, from_document
 from hotdelta.train.resume import find_resume_point
 
@@ -43,6 +44,7 @@ class Loaded:
     problems: tuple[str, ...] = ()
 
 
+@called_our_way
 def load_vars(
     model: Any,
     dirname: str | Path,
@@ -90,6 +92,7 @@ def load_vars(
     return _report(saved, fit, waiting, problems)
 
 
+@called_our_way
 def load_params(
     model: Any,
     dirname: str | Path,
@@ -109,6 +112,7 @@ def load_params(
     )
 
 
+@called_our_way
 def load_persistables(
     model: Any, dirname: str | Path, position: Position | str | None = None, *, filename: str | None = None
 ) -> Loaded:

@@ -12,7 +12,8 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.io.subgraph import Subgraph
 from hotdelta.keras.serving_graph import output_names, trace_keras_model
 from hotdelta.keras.serving_inputs import inputs_of
-from hotdelta.train.serving_trace import DEFAULT_SIGNATURE
+from hotdelta.train.module_keys import refuse_keras_2
+from hotdelta.train.serving_trace import DEFAULT_SIGNATURE, Signature
 
 
 def pruned_signature(model: Any, feeds: Sequence[str], targets: Sequence[Any]) -> Any:
@@ -22,6 +23,7 @@ def pruned_signature(model: Any, feeds: Sequence[str], targets: Sequence[Any]) -
     """
     if not targets:
         raise ConfigurationError("no target is given", hint="name at least one output")
+    refuse_keras_2(model)
     if not isinstance(model, keras.Model | tf.Module):
         raise ConfigurationError(
             f"a {type(model).__name__} is no model",
@@ -56,7 +58,7 @@ def _functional_signature(model: keras.Model, feeds: Sequence[str], targets: Seq
 def _called_signature(model: keras.Model, feeds: Sequence[str], targets: Sequence[Any]) -> Any:
     """A subclassed model: its own signature is traced, and what the targets do not need is cut off."""
     whole = _trace(model)
-    specs, outputs = _input_specs(whole), whole.structured_outputs
+    specs, outputs = _input_specs(whole), [output.name for output in whole.spec.outputs]
     _refuse_unknown(feeds, specs, "input")
     _refuse_unknown(targets, outputs, "output")
     if set(feeds) == set(specs) and set(targets) == set(outputs):
@@ -102,13 +104,13 @@ def _target(model: keras.Model, target: Any) -> tuple[str, Any]:
     return target, names[target] if target in names else layers[target].output
 
 
-def _trace(model: keras.Model) -> Any:
+def _trace(model: keras.Model) -> Signature:
     module, _ = trace_keras_model(model)
     return module.signatures[DEFAULT_SIGNATURE]
 
 
-def _input_specs(signature: Any) -> dict[str, tf.TensorSpec]:
-    return {spec.name: spec for spec in tf.nest.flatten(signature.structured_input_signature)}
+def _input_specs(signature: Signature) -> dict[str, tf.TensorSpec]:
+    return {spec.name: spec for spec in signature.input_specs}
 
 
 def _refuse_unknown(wanted: Sequence[str], known: Collection[str], what: str) -> None:

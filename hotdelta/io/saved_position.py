@@ -10,6 +10,7 @@ from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.position import Position
 from hotdelta.chain.scan import Listing, Scanner
+from hotdelta.chain.signing import trusted_listing
 from hotdelta.errors import ChainError, ConfigurationError, HoleError
 
 
@@ -25,7 +26,7 @@ def list_until(
 
     Raises ConfigurationError when there is nothing, or not that.
     """
-    listing = Scanner(directory).scan()
+    listing = trusted_listing(directory, Scanner(directory).scan())
     if not listing.manifests and not listing.refused:
         raise ConfigurationError(
             f"nothing is saved in {directory}",

@@ -18,20 +18,22 @@ from hotdelta.chain.retention import sweep
 from hotdelta.chain.scan import Listing, Scanner
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.given_directory import to_directory
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
 from hotdelta.io.one_commit import Save, commit_save
+from hotdelta.io.own_calls import called_our_way
 from hotdelta.io.saved_position import named_prefix
 from hotdelta.io.selection import Predicate, select
 from hotdelta.io.served_part import find_served
 from hotdelta.logs import event
-from hotdelta.train.given_directory import to_directory
-from hotdelta.train.serving_files import save_serving_graph
+from hotdelta.train.serving_files import save_schema, save_serving_graph
 
 logger = logging.getLogger(__name__)
 
 _FILENAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
 
+@called_our_way
 def save_vars(
     model: Any,
     dirname: str | Path,
@@ -48,11 +50,13 @@ def save_vars(
     return _save(state, select(state, variables, predicate), to_directory(dirname, "dirname"), filename)
 
 
+@called_our_way
 def save_params(model: Any, dirname: str | Path, filename: str | None = None) -> Position:
     """Save what is trained, and nothing else: enough to go on with another optimizer."""
     return save_vars(model, dirname, predicate=lambda info: info.is_parameter, filename=filename)
 
 
+@called_our_way
 def save_persistables(model: Any, dirname: str | Path, filename: str | None = None) -> Position:
     """Save everything a resume needs: parameters, optimizer slots, other state, seeds, step and learning rate."""
     return save_vars(model, dirname, filename=filename)
@@ -71,16 +75,19 @@ def _save(
         node = Node(Position(claim_run(directory, listing.manifests, disk), 1), new_state_id())
         highest = max((manifest.highest_step.full for manifest in listing.manifests), default=-1)
         prefix = _choose_prefix(step, node.position, filename, is_step_fresh=step > highest)
+        beside = directory_of(directory, Kind.DELTA)
         if served.module is not None:
-            save_serving_graph(directory_of(directory, Kind.DELTA), served.module, served.schema)
+            save_serving_graph(beside, served.module, served.schema)
+        else:
+            save_schema(beside, served.schema)
         rules = {key: rule.saved for key, rule in state.read_id_rules().items()}
         commit_save(directory, Save(prefix, node, step, chosen, served, highest, rules), disk)
     event(logger, logging.INFO, "saved", path=directory / prefix, variables=len(chosen), step=step)
     return node.position
 
 
-def _refuse_odd_name(filename: Any) -> None:
-    if filename is not None and not (isinstance(filename, str) and _FILENAME.fullmatch(filename)):
+def _refuse_odd_name(filename: str | None) -> None:
+    if filename is not None and not _FILENAME.fullmatch(filename):
         raise ConfigurationError(
             f"filename {filename!r} cannot be part of a file name", hint="use letters, digits, _ and -"
         )

@@ -20,8 +20,6 @@ def select(
 
     Raises ConfigurationError, which names all that are unknown or temporary; also when none is left.
     """
-    if predicate is not None and not callable(predicate):
-        raise ConfigurationError(f"predicate is {predicate!r}", hint="give a function of a VariableInfo")
     chosen = (
         [held for held in state.variables if held.info.is_persistable]
         if variables is None

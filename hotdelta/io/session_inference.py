@@ -11,6 +11,7 @@ import tensorflow as tf
 from exporter.export import ExportOptions
 from hotdelta.compat.v1.graph_export import GraphSignature, export_session
 from hotdelta.compat.v1.saved_variables import find_saved_variables, split_strings
+from hotdelta.compat.v1.serving_rewrite import refuse_updates
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.raw_session import raw_session
 from hotdelta.io.subgraph import needed_operations
@@ -22,21 +23,22 @@ def save_session(
 ) -> Path:
     """Inputs are named as their placeholders, outputs as their operations.
 
-    Only what leads to the outputs is exported, with its variables; one that follows a chain has all that are served,
-    because its deltas carry them.
+    Only what leads to the outputs is exported, with its variables.
     """
     session = raw_session(session)
     graph = session.graph
     outputs = _by_name(_find(graph, wanted) for wanted in targets)
     inputs = _by_name(_find(graph, wanted) for wanted in feeds)
-    needed = needed_operations(outputs.values())
+    signature = GraphSignature(inputs, outputs)
+    needed = needed_operations(signature.outputs.values())
+    refuse_updates(needed, signature.outputs.values())
     _refuse_missing_inputs(needed, inputs)
     return export_session(
         session,
-        {DEFAULT_SIGNATURE: GraphSignature(inputs, outputs)},
+        {DEFAULT_SIGNATURE: signature},
         target,
         ExportOptions(save_incr_model=is_incremental),
-        keys=None if is_incremental else _variables_among(needed, graph),
+        keys=_variables_among(needed, graph),
     )
 
 
@@ -74,6 +76,11 @@ def _by_name(tensors: Iterable[Any]) -> dict[str, Any]:
 def _find(graph: Any, wanted: Any) -> Any:
     if isinstance(wanted, tf.Tensor | tf.Variable):
         return wanted
+    if isinstance(wanted, tf.Operation):
+        raise ConfigurationError(
+            f"{wanted.name!r} is an operation, which is neither a tensor nor computes one",
+            hint="give the tensors that a prediction computes, and no train_op",
+        )
     if not isinstance(wanted, str):
         raise ConfigurationError(
             f"{wanted!r} is neither a tensor of the graph nor the name of one",

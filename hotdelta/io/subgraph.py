@@ -1,4 +1,4 @@
-"""The part of a traced function that computes some of its outputs: fewer operations, fewer variables."""
+"""The part of a signature that computes some of its outputs: fewer operations, fewer variables."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.train.serving_trace import Signature
+
 
 class Subgraph:
-    """What of a concrete function its outputs `targets` need."""
+    """What of a signature its outputs `targets` need."""
 
-    def __init__(self, whole: Any, targets: Sequence[str]) -> None:
+    def __init__(self, signature: Signature, targets: Sequence[str]) -> None:
+        whole = signature.function
         self._fetches = {name: _computed(whole.structured_outputs[name]) for name in targets}
         operations = needed_operations(self._fetches.values())
-        specs = tf.nest.flatten(whole.structured_input_signature)
+        specs = signature.spec.inputs
         inputs = {spec.name: tensor for spec, tensor in zip(specs, whole.inputs, strict=False)}
         self._inputs = {name: tensor for name, tensor in inputs.items() if tensor.op in operations}
         self._captured = [(outer, inner) for outer, inner in whole.graph.captures if inner.op in operations]

@@ -10,10 +10,12 @@ import pytest
 
 import hotdelta.compat.v1 as tf
 import hotdelta.io as hio
+from hotdelta.chain.scan import Scanner
 from hotdelta.compat.v1.graph_layout import find_layout
 from hotdelta.compat.v1.saved_variables import find_saved_variables
 from hotdelta.compat.v1.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
+from loader import Loader, LoaderSettings
 
 ROWS = 8
 
@@ -207,8 +209,11 @@ def inputs_and_targets_are_tensors_or_their_names(directory: Path) -> None:
         for feed, target in ((model.ids, "AddN"), ("ids:0", "AddN:0")):
             hio.save_inference_model(directory, [feed], target, session)
             assert hio.load_inference_model(directory)[1:] == (("ids",), ("AddN",))
+        with tf.control_dependencies([model.train]):
+            after_training = tf.identity(tf.reduce_sum(scores), name="after_training")
         for feeds, targets, message in (
-            ([], [model.train], "is neither a tensor"),
+            ([], [model.train], f"'{model.train.name}' is an operation, which is neither a tensor"),
+            ([], [after_training], "'after_training:0' waits for .*writes to variable"),
             ([3], ["AddN"], "3 is neither a tensor"),
             ([], [scores, places], "would have the same name"),
         ):
@@ -217,7 +222,28 @@ def inputs_and_targets_are_tensors_or_their_names(directory: Path) -> None:
     assert not (directory / "refused").exists()
 
 
+def a_part_follows_the_chain_of_the_whole_graph(directory: Path) -> None:
+    with tf.Graph().as_default():
+        model = Recorded(parts=3)
+        first = tf.identity(tf.nn.embedding_lookup(model.tables[0], model.ids), name="first/Rows")
+        with monitored(directory / "run", save_incremental_checkpoint_steps=1) as session:
+            model.train_on(session, 1)
+            hio.save_inference_model(directory / "export", "ids", first, session, save_incr_model=True)
+            model.train_on(session, 2, 3)
+            expected = session._tf_sess().run(first, {model.ids: np.arange(ROWS)})
+    loader = Loader(LoaderSettings(export_dir=directory / "export", checkpoint_dir=directory / "run"))
+    loader.start()
+    try:
+        assert loader.wait_for(Scanner(directory / "run").scan().manifests[-1].position, 60), loader.status()
+        answer, _ = loader.predict("serving_default", {"ids": np.arange(ROWS)})
+        assert [table.key for table in loader.status().tables] == ["table_0"]
+    finally:
+        loader.stop()
+    assert answer["first/Rows"].tobytes() == expected.tobytes()
+
+
 def check_odd_sessions(directory: Path) -> None:
+    a_part_follows_the_chain_of_the_whole_graph(directory / "part")
     no_hook_runs_in_the_middle_of_a_load(directory / "middle")
     what_hooks_have_stopped_can_still_be_saved(directory / "stopped")
     a_graph_that_records_has_the_layout_of_one_that_does_not(directory / "layout")

@@ -145,7 +145,7 @@ def test_the_chain_of_a_trainer_is_not_saved_into(tmp_path: Path) -> None:
         (None, lambda info: False, "no variable of model .* is selected"),
         ([], None, "no variable of model .* is selected"),
         (3, None, "variables is 3. give keys, or variables"),
-        (None, "score", "predicate is 'score'. give a function"),
+        (None, "score", "predicate is of type str"),
     ],
 )
 def test_a_selection_that_cannot_be_saved_is_refused(
@@ -157,9 +157,9 @@ def test_a_selection_that_cannot_be_saved_is_refused(
 
 
 def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
-    for name in ("../x", "", 3):
+    for name in ("../x", ""):
         with pytest.raises(ConfigurationError, match=f"{name!r} cannot be part of a file name"):
-            hio.save_params(every_class(), tmp_path, filename=name)  # type: ignore[arg-type]
+            hio.save_params(every_class(), tmp_path, filename=name)
 
 
 @pytest.mark.parametrize(
