@@ -18,9 +18,24 @@ from tensorflow.python.training import monitored_session
 import hotdelta.compat.v1 as tf
 from exporter.export import ExportOptions
 from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
+from hotdelta.train import Job
 
 ROWS = 1000
 LOOK_SECONDS = 0.5
+
+
+class Reader:
+    """A worker's own place in its data."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def read(self, worker: int) -> Any:
+        self.place += 1
+        return np.random.default_rng([worker, self.place]).integers(0, ROWS, 16)
+
+    def seek(self, place: int) -> None:
+        self.place = place
 
 
 def build() -> tuple[Any, Any, Any]:
@@ -62,7 +77,12 @@ def train(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
         loss = tf.reduce_mean(tf.square(hidden - 1.0))
         step = tf.train.get_or_create_global_step()
         train = tf.train.AdagradOptimizer(0.05).minimize(loss, global_step=step)
-    random = np.random.default_rng(index)
+    reader = Reader()
+    progress = tf.train.job_progress(run_dir, Job("ranking", index, 2))
+    if progress.resumed is not None:
+        reader.seek(progress.resumed.registered["reader"])
+    (run_dir / f"worker-{index}.resumed").write_text(str(reader.place))
+    progress.register_state("reader", lambda: reader.place, reader.seek)
     with tf.train.MonitoredTrainingSession(
         master=server.target,
         is_chief=index == 0,
@@ -70,12 +90,14 @@ def train(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
         save_checkpoint_steps=1_000_000,
         save_incremental_checkpoint_steps=40,
         save_graph_def=False,
+        progress=progress,
         # Otherwise a Session waits for every task of the cluster, also for the other worker.
         config=tf.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"]),
     ) as session:
         while not (run_dir / "stop").exists():
-            done = session.run([step, train], {ids: random.integers(0, ROWS, 16)})[0]
+            done = session.run([step, train], {ids: reader.read(index)})[0]
             (run_dir / f"worker-{index}.step").write_text(str(done))
         (run_dir / f"worker-{index}.quiet").touch()
         while index == 0 and not (run_dir / "worker-1.quiet").exists():
             time.sleep(0.05)
+    (run_dir / f"worker-{index}.place").write_text(str(reader.place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hotdelta.chain import Kind, Manifest
+from hotdelta.chain import BundleReader, Kind, Manifest, directory_of
+from hotdelta.chain.names import TRAINER_STATE_TENSOR
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.end_to_end.processes import Server
 from tests.forks import Fork, Forks
@@ -87,17 +89,20 @@ def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_la
     cluster: Cluster,
 ) -> None:
     run_dir = cluster.run_dir
-    for job, index in (("ps", 0), ("ps", 1), ("worker", 0)):
+    for job, index in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)):
         cluster.start(job, index)
     wait_until(cluster, lambda: len(manifests(run_dir)) > 1)
     cluster.start("export", 0)
-    cluster.start("worker", 1)
     assert cluster.wait_for("export", 0) == 0, cluster.logs()
     server = Server(run_dir.parent / "export", run_dir, run_dir.parent / "server.log")
     try:
         wait_until(cluster, lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
         cluster.kill_in_next_write("ps", 0)
         before = manifests(run_dir)[-1]
+        # Nobody trains while a delta is taken, so it has as many batches of the workers as it has steps.
+        assert [sum(places_at(run_dir, each)) for each in manifests(run_dir)] == [
+            each.step for each in manifests(run_dir)
+        ]
         cluster.start("ps", 0)
         wait_for_the_next_run(cluster, before)
         assert "delta not committed" in cluster.said("worker", 0)
@@ -115,12 +120,18 @@ def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_la
         before = manifests(run_dir)[-1]
         cluster.start("worker", 0)
         wait_for_the_next_run(cluster, before)
+        assert int((run_dir / "worker-0.resumed").read_text()) == places_at(run_dir, before)[0]
         (run_dir / "stop").touch()
         assert cluster.wait_for("worker", 1) == 0, cluster.logs()
         assert cluster.wait_for("worker", 0) == 0, cluster.logs()
         assert not list(run_dir.rglob(".tmp-*"))
         assert_replays(run_dir)
         assert_served(server, run_dir)
+        assert "this trainer went back with it" in cluster.said("worker", 1)
+        ends = [int((run_dir / f"worker-{index}.place").read_text()) for index in (0, 1)]
+        last = manifests(run_dir)[-1]
+        assert places_at(run_dir, last) == ends
+        assert sum(ends) <= last.step, "a batch may be trained twice, but none is left out"
     finally:
         server.kill()
 
@@ -197,6 +208,14 @@ def assert_served(server: Server, run_dir: Path) -> None:
     assert answer["version"]["position"] == position
     assert rows.tobytes() == table[ids % 4 * (len(table) // 4) + ids // 4].tobytes()
     assert server.said.count("loading export") == 1
+
+
+def places_at(run_dir: Path, manifest: Manifest) -> list[int]:
+    """How far the reader of each worker had come."""
+    with BundleReader(directory_of(run_dir, manifest.kind), manifest.prefix) as reader:
+        state = json.loads(reader.read(TRAINER_STATE_TENSOR).tobytes())
+    states = [state, *state.get("trainers", {}).values()]
+    return [each["registered"]["reader"]["json"] for each in states]
 
 
 def step_of(run_dir: Path, worker: int) -> int:

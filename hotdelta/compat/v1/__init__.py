@@ -1,7 +1,7 @@
 """TensorFlow 1 with incremental checkpoints: `import hotdelta.compat.v1 as tf`.
 
-Everything of tf.compat.v1, in graph mode; `train`, `estimator`, `saved_model` and `layers` are ours, also for a script
-that calls them by `tf.compat.v1`.
+Everything of tf.compat.v1, in graph mode; `train`, `estimator`, `saved_model`, `layers` and the Server of `distribute`
+are ours, also for a script that calls them by `tf.compat.v1`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import tensorflow as _tensorflow
 
 _tensorflow.compat.v1.disable_v2_behavior()
 
-from hotdelta.compat.v1 import compat, estimator, layers, saved_model, train  # noqa: E402
+from hotdelta.compat.v1 import compat, distribute, estimator, keras, layers, saved_model, train  # noqa: E402
+from hotdelta.compat.v1.plain_session import InteractiveSession, Session  # noqa: E402
 from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_add,
     scatter_div,
@@ -27,8 +28,12 @@ from hotdelta.compat.v1.scatter import (  # noqa: E402
 )
 
 __all__ = [
+    "InteractiveSession",
+    "Session",
     "compat",
+    "distribute",
     "estimator",
+    "keras",
     "layers",
     "saved_model",
     "scatter_add",

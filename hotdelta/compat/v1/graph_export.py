@@ -15,7 +15,7 @@ from exporter.export import ExportOptions, export_source, export_source_to
 from exporter.sources import Source
 from hotdelta.chain import names
 from hotdelta.chain.position import Position
-from hotdelta.chain.schema import Schema
+from hotdelta.chain.schema import Schema, parts_rule
 from hotdelta.compat.v1.eager import eager_mode
 from hotdelta.compat.v1.graph_layout import GraphLayout, find_layout
 from hotdelta.compat.v1.lookup_tables import make_lookup_tables, read_initializers
@@ -25,17 +25,31 @@ from hotdelta.compat.v1.serving_rewrite import ServingGraph, rewrite_for_serving
 from hotdelta.errors import ConfigurationError, ModelMismatchError
 from hotdelta.train.serving_files import load_schema
 from hotdelta.train.serving_module import ServingModule
-from hotdelta.train.serving_trace import trace_signature
+from hotdelta.train.serving_trace import Signature, trace_signature
 
 v1 = tf.compat.v1
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSignature:
-    """One signature: tensors of the graph by the names that callers use."""
+    """One signature: tensors of the graph by the names that callers use. A variable as output is its value."""
 
     inputs: Mapping[str, tf.Tensor]
     outputs: Mapping[str, tf.Tensor]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "outputs", {name: _tensor(name, each) for name, each in self.outputs.items()}
+        )
+
+
+def _tensor(name: str, output: Any) -> tf.Tensor:
+    if isinstance(output, tf.Operation):
+        raise ConfigurationError(
+            f"output {name!r} is the operation {output.name!r}, which computes no tensor",
+            hint="give tensors that a prediction computes, and no train_op",
+        )
+    return output._graph_element if hasattr(output, "_graph_element") else output
 
 
 def export_chain(
@@ -72,7 +86,7 @@ def export_session(
 ) -> Path:
     """Export a Session's graph with the values that it holds now, to exactly `target`.
 
-    `keys`: the variables that the signatures need, when no others are to be in it. Deltas of a chain carry all.
+    `keys`: the variables that the signatures need, when no others are to be in it.
     """
     with session.graph.as_default():
         layout = _layout()
@@ -132,7 +146,7 @@ def _trace(
     graph: ServingGraph,
     variables: Mapping[str, tf.Variable],
     lookup_tables: Mapping[str, Any],
-) -> Any:
+) -> Signature:
     specs = [
         tf.TensorSpec(tensor.shape, tensor.dtype.base_dtype, name=name)
         for name, tensor in signature.inputs.items()
@@ -180,7 +194,7 @@ def _require_same_variables(layout: GraphLayout, schema: Schema) -> None:
                 f"{item.key}: {item.shape} {item.dtype.name} in the graph, {found} in the checkpoint"
             )
         elif item.key in parts:
-            layout_name = f"{item.key} in parts"
+            layout_name = parts_rule(item.key)
             built, trained = own.vocabularies.get(layout_name), schema.vocabularies.get(layout_name)
             if built != trained:
                 problems.append(

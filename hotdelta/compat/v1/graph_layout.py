@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotdelta.chain import names
-from hotdelta.chain.schema import Schema
+from hotdelta.chain.schema import Schema, parts_rule
 from hotdelta.compat.v1.graph_writers import Uses, find_uses
 from hotdelta.compat.v1.lookup_strategy import DIV, find_strategy
 from hotdelta.compat.v1.recording import SCOPE
@@ -65,7 +65,7 @@ class GraphLayout:
         An export that was made for one layout must not take rows of another.
         """
         layouts = {
-            f"{table.values.key} in parts": _describe(table)
+            parts_rule(table.values.key): _describe(table)
             for table in self.tables
             if table.values.part_rows and table.strategy != DIV
         }

@@ -23,6 +23,7 @@ _PASSING = frozenset({"Identity", "RefIdentity", "Switch", "RefSwitch", "Enter",
 # DisableCopyOnRead is how a Saver reads.
 _READERS = READERS | _PASSING | {"IsVariableInitialized", "DisableCopyOnRead"}
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
+_RESOURCE_WRITERS = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparseApply")
 _LOOKUPS = frozenset(
     {"ResourceGather", "ResourceGatherNd", "Gather", "GatherV2", "GatherNd", *SEGMENT_LOOKUPS}
 )
@@ -49,6 +50,19 @@ def find_uses(part: Part) -> Uses:
         tuple(set_up),
         tuple(_lookups(part.reference)),
     )
+
+
+def written_variable(operation: Any) -> str | None:
+    """The name of the variable that an operation writes to; None: it writes to none. Functions are not looked into."""
+    if not operation.inputs or operation.type in _READERS:
+        return None
+    source = operation.inputs[0]
+    is_reference = operation.op_def.input_arg[0].is_ref
+    if not is_reference and not operation.type.startswith(_RESOURCE_WRITERS):
+        return None
+    while source.op.type in _PASSING or (source.dtype._is_ref_dtype and source.op.inputs):
+        source = source.op.inputs[0]
+    return str(source.op.name)
 
 
 def row_indices(writer: Any) -> tf.Tensor:

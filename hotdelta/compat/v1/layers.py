@@ -215,7 +215,13 @@ def _choose(condition: Any, when_true: Any, when_false: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(_v1.layers, name)
+    try:
+        return getattr(_v1.layers, name)
+    except AttributeError as error:
+        raise AttributeError(
+            f"tf.layers.{name} is not here: {error} There are {', '.join(__all__)}; for anything else use tf.nn, or a "
+            "layer of tf.keras.layers that has a name"
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -12,12 +12,18 @@ from hotdelta.compat.v1.cluster_tasks import awaited_servers, own_task
 from hotdelta.compat.v1.reading_session import reading_scaffold
 from hotdelta.compat.v1.recording_hooks import RecordingHook, task_hook
 from hotdelta.compat.v1.save_schedule import SaveSchedule, find_schedule, refuse_chain
-from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
+from hotdelta.compat.v1.saver_hook import (
+    CheckpointSaverHook,
+    require_chain_for_progress,
+    require_incremental_scaffold,
+)
 from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.compat.v1.session_progress import ChiefProgress, ProgressHook, check_progress
 from hotdelta.compat.v1.watched_session import make_watched
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.schedule import SaveEvery
+from hotdelta.train.trainer_progress import TrainerProgress
 
 v1 = tf.compat.v1
 _stock_session = v1.train.MonitoredTrainingSession
@@ -46,11 +52,12 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     *,
     save_incremental_checkpoint_secs: float | None = None,
     save_incremental_checkpoint_steps: int | None = None,
+    progress: ChiefProgress | TrainerProgress | None = None,
 ) -> Any:
     """tf.train.MonitoredTrainingSession. With an incremental interval, deltas are written between full checkpoints.
 
-    A CheckpointConfig in place of the directory says both where and when to save. Raises ConfigurationError when no
-    delta could be written.
+    A CheckpointConfig in place of the directory says both where and when to save. `progress`: of this worker, made by
+    tf.train.job_progress; it is in every commit of the chief. Raises ConfigurationError when no delta could be written.
     """
     if isinstance(checkpoint_dir, Path):
         checkpoint_dir = str(checkpoint_dir)
@@ -58,6 +65,11 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     delta = (save_incremental_checkpoint_secs, save_incremental_checkpoint_steps)
     schedule = find_schedule(checkpoint_dir or "", full=full, delta=delta)
     hooks, chief_only_hooks = list(hooks or []), list(chief_only_hooks or [])
+    if progress is not None:
+        require_chain_for_progress(schedule)
+        check_progress(progress, is_chief=is_chief)
+        if isinstance(progress, TrainerProgress):
+            hooks.append(ProgressHook(progress))
     if schedule is not None:
         scaffold = scaffold or Scaffold(incremental_save_restore=True)
         _check(checkpoint_dir, scaffold, schedule)
@@ -71,6 +83,7 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
                     save_graph_def=save_graph_def,
                     incremental_save_secs=delta[0],
                     incremental_save_steps=delta[1],
+                    progress=progress if isinstance(progress, ChiefProgress) else None,
                 )
             )
         else:

@@ -11,13 +11,22 @@ if TYPE_CHECKING:
 _open_chains: dict[Path, SessionChain] = {}
 
 
-def register(run_dir: Path, chain: SessionChain) -> None:
+def close_abandoned(run_dir: Path, chain: SessionChain) -> None:
     """A training that ended with an exception never says so to its hooks, and would keep the directory locked."""
-    run_dir = run_dir.resolve()
-    abandoned = _open_chains.get(run_dir)
+    abandoned = _open_chains.get(run_dir.resolve())
     if abandoned is not None and abandoned is not chain and abandoned.is_session_closed():
         abandoned.close()
-    _open_chains[run_dir] = chain
+
+
+def register(run_dir: Path, chain: SessionChain) -> None:
+    """Who has the lock of the directory."""
+    _open_chains[run_dir.resolve()] = chain
+
+
+def forget(run_dir: Path, chain: SessionChain) -> None:
+    """It would keep its Session, and all that the Session holds."""
+    if _open_chains.get(run_dir.resolve()) is chain:
+        del _open_chains[run_dir.resolve()]
 
 
 def wait_for_writes(run_dir: Path) -> None:

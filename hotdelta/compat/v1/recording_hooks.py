@@ -24,11 +24,16 @@ class RecordingHook(tf.compat.v1.train.SessionRunHook):
 
 
 def fetched_recorders(run_context: Any) -> list[tf.Operation]:
-    graph = training_graph_of(run_context.session.graph)
+    return recorders_of(run_context.session.graph, run_context.original_args.fetches)
+
+
+def recorders_of(session_graph: Any, fetches: Any) -> list[tf.Operation]:
+    """Of the writers that are fetched by themselves."""
+    graph = training_graph_of(session_graph)
     if graph is None or not graph.recorders:
         return []
     found = []
-    for fetch in _leaves(run_context.original_args.fetches):
+    for fetch in _leaves(fetches):
         name = fetch if isinstance(fetch, str) else getattr(fetch, "name", "")
         recorder = graph.recorders.get(str(name).partition(":")[0])
         if recorder is not None:

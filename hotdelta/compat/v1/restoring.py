@@ -19,53 +19,83 @@ from hotdelta.chain.delta_tensors import has_value, ids_tensor
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Manifest, TableRecord, Tracking
 from hotdelta.chain.scan import Listing, Scanner
+from hotdelta.chain.signing import SigningKey, refuse_unsigned, trusted_listing
 from hotdelta.chain.verification import directory_of
 from hotdelta.compat.v1.lookup_strategy import moved_rows
 from hotdelta.compat.v1.session_values import RowOperations
 from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph
 from hotdelta.errors import CommitError, ModelMismatchError
 from hotdelta.logs import event
-from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits, find_resume_point
+from hotdelta.train.resume import (
+    ResumePoint,
+    ResumeReader,
+    check_fits,
+    check_full,
+    find_full,
+    find_resume_point,
+)
 from hotdelta.train.row_values import Array, Ids
 
 logger = logging.getLogger(__name__)
+v1 = tf.compat.v1
 
 
 def find_point(save_path: str) -> ResumePoint | None:
     """What restoring `save_path` means: the newest full means everything that was committed after it, too.
 
-    An older full means just that full. None: it is no checkpoint of a chain. Raises ChainError when all is damaged.
+    An older full means just that full. None: it is no checkpoint of a chain. Raises ChainError when all is damaged, or
+    when it has no manifest that the signing key signed and there is such a key.
     """
-    if _is_foreign(save_path):
-        return None
-    run_dir, prefix = Path(save_path).parent, Path(save_path).name
-    listing = Scanner(run_dir).scan()
-    fulls = [manifest for manifest in listing.manifests if manifest.kind is Kind.FULL]
-    if fulls and fulls[-1].prefix == prefix:
-        return find_resume_point(run_dir, listing)
-    asked = [manifest for manifest in fulls if manifest.prefix == prefix]
-    return ResumePoint(asked[0], (), ()) if asked else None
+    run_dir, prefix = _split(save_path)
+    listing = _scan(save_path)
+    newest = {_newest_full(listing), _newest_full(trusted_listing(run_dir, listing))}
+    return find_resume_point(run_dir, listing) if prefix in newest else find_full_point(save_path)
 
 
-def find_full(save_path: str) -> ResumePoint | None:
-    """This very full, whatever was committed after it. None: it is no checkpoint of a chain."""
-    manifests = [] if _is_foreign(save_path) else Scanner(Path(save_path).parent).scan().manifests
-    asked = [m for m in manifests if m.kind is Kind.FULL and m.prefix == Path(save_path).name]
-    return ResumePoint(asked[0], (), ()) if asked else None
+def find_full_point(save_path: str) -> ResumePoint | None:
+    """This very full, whatever was committed after it, verified. None, and ChainError: as `find_point`.
+
+    Whoever reads a checkpoint alone calls this before: there is no other check of what tf.train reads.
+    """
+    run_dir, prefix = _split(save_path)
+    point = check_full(run_dir, _scan(save_path), prefix)
+    if point is None and v1.train.checkpoint_exists(save_path):
+        refuse_unsigned(save_path)
+    return point
+
+
+def find_asked_full(save_path: str) -> Manifest | None:
+    """As `find_full_point`, for those who have the files checked by somebody else."""
+    run_dir, prefix = _split(save_path)
+    return find_full(run_dir, _scan(save_path), prefix)
+
+
+def _newest_full(listing: Listing) -> str | None:
+    return next((m.prefix for m in reversed(listing.manifests) if m.kind is Kind.FULL), None)
+
+
+def _split(save_path: str) -> tuple[Path, str]:
+    return Path(save_path).parent, Path(save_path).name
+
+
+def _scan(save_path: str) -> Listing:
+    """What was committed beside a checkpoint; nothing counts when stock TensorFlow wrote over it, or it is a URL."""
+    is_of_chain = "://" not in str(save_path) and not _is_foreign(save_path)
+    return Scanner(Path(save_path).parent).scan() if is_of_chain else Listing()
 
 
 def highest_step(save_path: str) -> int | None:
     """What find_point cannot come beyond, by the manifests alone: no file is checked. None: they do not say."""
-    manifests = [] if _is_foreign(save_path) else Scanner(Path(save_path).parent).scan().manifests
+    manifests = _scan(save_path).manifests
     is_known = any(manifest.prefix == Path(save_path).name for manifest in manifests)
     return max(manifest.step for manifest in manifests) if is_known else None
 
 
 def warn_of_deltas(save_path: str | None) -> None:
     """For those who read this checkpoint alone, although it is the newest full of a chain and deltas follow it."""
-    if not save_path or "://" in str(save_path) or _is_foreign(save_path):
+    if not save_path:
         return
-    manifests = Scanner(Path(save_path).parent).scan().manifests
+    manifests = _scan(save_path).manifests
     fulls = [manifest for manifest in manifests if manifest.kind is Kind.FULL]
     if fulls and fulls[-1].prefix == Path(save_path).name and manifests[-1].position > fulls[-1].position:
         event(
@@ -100,14 +130,16 @@ def _is_chosen_last(foreign: str, run_dir: Path) -> bool:
     # Not by the clocks of those who wrote them: one disk has both.
     if (run_dir / names.STATE_FILE).stat().st_mtime_ns < committed.stat().st_mtime_ns:
         return False
+    is_trusted = SigningKey.from_environment() is None
+    outcome = "training goes on from it" if is_trusted else "nobody signed it, so the chain is gone on with"
     event(
         logger,
         logging.WARNING,
-        "a checkpoint of no chain was saved after the chain; training goes on from it",
+        f"a checkpoint of no chain was saved after the chain; {outcome}",
         checkpoint=foreign,
         newest_of_chain=newest.position,
     )
-    return True
+    return is_trusted
 
 
 def _is_foreign(save_path: str) -> bool:
@@ -165,10 +197,9 @@ def moved_in(table: GraphTable, manifest: Manifest) -> Ids | None:
 
 
 def restored_point(graph: TrainingGraph, run_dir: Path, listing: Listing) -> ResumePoint | None:
-    """What the Session was restored to, to be gone on from.
+    """What the Session was restored to. None when it has nothing to do with what is on disk.
 
-    None when it has nothing to do with what is on disk, or its rows lie in other parts. Raises CommitError when
-    somebody else went on from there meanwhile, ModelMismatchError.
+    Raises CommitError when somebody else went on from there meanwhile, ModelMismatchError.
     """
     node = graph.restored
     if node is None:
@@ -176,17 +207,21 @@ def restored_point(graph: TrainingGraph, run_dir: Path, listing: Listing) -> Res
     point = find_resume_point(run_dir, listing)
     if point is None or point.node != node:
         found = [m for m in listing.manifests if m.kind is Kind.FULL and m.node == node]
-        if not found:
+        point = check_full(run_dir, listing, found[0].prefix) if found else None
+        if point is None:
             raise CommitError(
                 f"the Session was restored to {node}, which is no longer the newest state in {run_dir}",
                 hint="another trainer wrote here meanwhile: start again",
             )
-        point = ResumePoint(found[0], (), ())
     with ResumeReader(run_dir, point) as reader:
         check_fits(reader, graph.variables)
-    is_moved = any(moved_in(table, point.newest) is not None for table in graph.tables)
-    is_same_schema = point.newest.schema == graph.variables.schema.digest
-    return None if is_moved or not is_same_schema else point
+    return point
+
+
+def lies_as_saved(graph: TrainingGraph, newest: Manifest) -> bool:
+    """Whether deltas of this graph can follow: not when its rows lie in other parts, or its schema is another."""
+    is_moved = any(moved_in(table, newest) is not None for table in graph.tables)
+    return not is_moved and newest.schema == graph.variables.schema.digest
 
 
 def saved_values(graph: TrainingGraph, reader: ResumeReader) -> dict[str, Array]:

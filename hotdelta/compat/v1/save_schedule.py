@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hotdelta.chain import state_file
 from hotdelta.errors import ConfigurationError
+from hotdelta.given_directory import to_directory
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.schedule import Progress, SaveEvery, SavePolicy
 
@@ -57,9 +58,8 @@ def find_schedule(
         return _of_config(checkpoint)
     if delta == (None, None):
         return None
-    _check_directory(checkpoint)
     return SaveSchedule(
-        Path(checkpoint),
+        to_run_directory(checkpoint),
         to_interval(*full),
         to_interval(*delta),
     )
@@ -112,28 +112,25 @@ def refuse_chain(directory: str) -> None:
         )
 
 
-def _check_directory(directory: str | Path) -> None:
-    if "://" in str(directory):
-        raise ConfigurationError(
-            f"{directory} is an address, and a chain needs a directory that the system has mounted",
-            hint="mount it, and give its path",
-        )
+def to_run_directory(given: str | Path) -> Path:
+    directory = to_directory(given)
     if set(str(directory)) & _PATTERN_CHARACTERS:
         raise ConfigurationError(
             f"TensorFlow takes {str(directory)!r} for a pattern, and would not find the checkpoints that are there",
             hint="use a directory without any of " + " ".join(sorted(_PATTERN_CHARACTERS)),
         )
+    return directory
 
 
 def _of_config(config: CheckpointConfig) -> SaveSchedule:
-    _check_directory(config.checkpoint_dir)
+    run_dir = to_run_directory(config.checkpoint_dir)
     if config.epoch_interval != 1:
         raise ConfigurationError(
             f"epoch_interval is {config.epoch_interval}, but a Session knows steps only, no epochs",
             hint="leave epoch_interval out: then a full is due at every step_interval-th step",
         )
     options = config.writer_options()
-    return SaveSchedule(config.run_dir, options.full, options.delta, options.keep_fulls)
+    return SaveSchedule(run_dir, options.full, options.delta, options.keep_fulls)
 
 
 class PolicyTimer:

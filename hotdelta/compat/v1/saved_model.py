@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ import tensorflow as _tensorflow
 from exporter.export import ExportOptions
 from hotdelta.compat.v1.graph_export import GraphSignature, export_session, refuse_text, signatures_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.given_directory import to_directory
 
 __all__ = ["Builder", "builder", "simple_save"]
 
@@ -28,7 +28,7 @@ class Builder:
     def __init__(
         self, export_dir: str, save_incr_model: bool = False, allow_whole_table_reads: Collection[str] = ()
     ) -> None:
-        self._target = Path(export_dir)
+        self._target = to_directory(export_dir, "export_dir")
         self._options = ExportOptions(
             save_incr_model=save_incr_model, allow_whole_table_reads=tuple(allow_whole_table_reads)
         )
@@ -83,7 +83,7 @@ def simple_save(
     options = ExportOptions(
         save_incr_model=save_incr_model, allow_whole_table_reads=tuple(allow_whole_table_reads)
     )
-    export_session(session, {name: signature}, Path(export_dir), options)
+    export_session(session, {name: signature}, to_directory(export_dir, "export_dir"), options)
 
 
 def __getattr__(name: str) -> Any:

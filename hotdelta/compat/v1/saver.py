@@ -1,33 +1,63 @@
-"""`tf.train.Saver(incremental_save_restore=True)`: restores a full together with every delta that follows it."""
+"""`tf.train.Saver(incremental_save_restore=True)`: saves fulls and deltas, and restores them together."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.chain.position import Node
+from hotdelta.chain.state_file import list_fulls
+from hotdelta.compat.v1.full_bundle import META_SUFFIX
 from hotdelta.compat.v1.graph_growth import refuse_new_variables
+from hotdelta.compat.v1.hand_saves import saves_of
+from hotdelta.compat.v1.mismatch import as_invalid_argument
 from hotdelta.compat.v1.open_chains import is_saved, wait_for_writes
-from hotdelta.compat.v1.restoring import find_full, find_point, restore_point, warn_of_deltas
+from hotdelta.compat.v1.plain_session import PlainSession, register_saver
+from hotdelta.compat.v1.restoring import find_full_point, find_point, restore_point, warn_of_deltas
 from hotdelta.compat.v1.save_schedule import check_kept, refuse_hours
 from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
-from hotdelta.compat.v1.training_graph import TrainingGraph, prepare_graph, training_graph_of
+from hotdelta.compat.v1.training_graph import (
+    TrainingGraph,
+    prepare_graph,
+    training_graph_of,
+    unfinalized,
+    watch_assigns,
+)
 from hotdelta.errors import ConfigurationError, ModelMismatchError
+
+# What tf.train.Saver.save takes after the step, in that order, and the values of it that a chain can have.
+_STOCK_OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "latest_filename": (None, "checkpoint"),
+    "meta_graph_suffix": ("meta",),
+    "write_meta_graph": (True, False),
+    "write_state": (True,),
+    "strip_default_attrs": (False,),
+    "save_debug_info": (False,),
+}
 
 
 class Saver(tf.compat.v1.train.Saver):
     """tf.train.Saver. With `incremental_save_restore` its variables can be saved as a chain, and are restored from one.
 
-    Chains are written by CheckpointSaverHook. `restore` of the newest full of a chain goes on to the newest delta,
-    unless `reads_deltas` is set to False.
+    Chains are written by CheckpointSaverHook; or by hand, with `save` and `incremental_save`. `restore` of the newest
+    full of a chain goes on to the newest delta, unless `reads_deltas` is set to False.
     """
 
     def __init__(
-        self, var_list: Any = None, *args: Any, incremental_save_restore: bool = False, **kwargs: Any
+        self,
+        var_list: Any = None,
+        *args: Any,
+        incremental_save_restore: bool = False,
+        incremental_include_normal_var: bool = True,  # noqa: ARG002 - deltas always have what changed of all variables
+        **kwargs: Any,
     ) -> None:
         self.incremental_save_restore = incremental_save_restore
         self.reads_deltas = True
+        self._meta_graph: bytes | None = None
         if incremental_save_restore and var_list is None:
             # Built by the scaffold: a Saver that is made before the optimizer would miss the optimizer's slots.
             kwargs.setdefault("defer_build", True)
@@ -35,6 +65,7 @@ class Saver(tf.compat.v1.train.Saver):
         if incremental_save_restore:
             refuse_hours(self._keep_checkpoint_every_n_hours)
             check_kept("max_to_keep", self._max_to_keep)
+            register_saver(self)
 
     @property
     def keep_fulls(self) -> int:
@@ -55,9 +86,22 @@ class Saver(tf.compat.v1.train.Saver):
             )
         return find_saved_variables(given)
 
-    def prepare(self) -> TrainingGraph:
-        """Add what incremental checkpoints need to the default graph: call it when all of the model is there."""
-        return prepare_graph(self.saved_variables())
+    def prepare(self, *, is_seen: bool = False) -> TrainingGraph:
+        """Add what incremental checkpoints need to the default graph: call it when all of the model is there.
+
+        `is_seen`: the Session in which it is used has run already.
+        """
+        return prepare_graph(self.saved_variables(), is_seen=is_seen)
+
+    def make_ready(self, *, is_seen: bool) -> TrainingGraph:
+        """As a scaffold does it that is finalized, for a Session without one. May be called again."""
+        with unfinalized(tf.compat.v1.get_default_graph()):
+            if not self._is_built:
+                self.build()
+            self.remember_meta_graph()
+            ready = self.prepare(is_seen=is_seen)
+            watch_assigns(ready, except_for=self.restore_operations())
+            return ready
 
     def restore_operations(self) -> set[str]:
         """The names of all operations that run, or are waited for, when this Saver restores."""
@@ -72,61 +116,88 @@ class Saver(tf.compat.v1.train.Saver):
         return found
 
     def remember_meta_graph(self) -> None:
-        """The graph as it is now is what `meta_graph` says from now on."""
-        self._meta_graph: bytes = self.export_meta_graph().SerializeToString()
+        """The graph as it is now is what `meta_graph` says from now on, unless it has operations of ours already."""
+        if training_graph_of(tf.compat.v1.get_default_graph()) is None:
+            self._meta_graph = self.export_meta_graph().SerializeToString()
 
-    def meta_graph(self) -> bytes:
-        """What a `.meta` file holds."""
+    def meta_graph(self) -> bytes | None:
+        """What a `.meta` file holds. None: this Saver was made when the graph had operations of ours."""
         return self._meta_graph
 
-    def save(self, sess: Any, save_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Raises ConfigurationError when it is incremental: what is saved by hand belongs to no chain."""
-        if self.incremental_save_restore:
+    def save(
+        self, sess: Any, save_path: str | Path, global_step: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """A checkpoint; when it is incremental, a full of the chain in the directory of `save_path`. Returns its path.
+
+        `save_path` ends in `model.ckpt` then, and `sess` is a tf.Session of ours. Raises ConfigurationError when it
+        could not be part of a chain, CommitError when it is not on disk.
+        """
+        if not self.incremental_save_restore:
+            return super().save(sess, os.fspath(save_path), global_step, *args, **kwargs)
+        has_meta_graph = _read_options(args, kwargs)
+        saves = saves_of(self, sess, save_path)
+        path = saves.save_full(global_step, self.meta_graph() if has_meta_graph else None)
+        self.set_last_checkpoints([str(saves.run_dir / prefix) for prefix in list_fulls(saves.run_dir)])
+        return path
+
+    def incremental_save(self, sess: Any, save_path: str | Path, global_step: Any = None) -> str:
+        """A delta of what changed since the last save of this Session; when there was none, a full.
+
+        Returns the path of the newest commit, which is an older one when nothing changed. Raises as `save` does.
+        """
+        if not self.incremental_save_restore:
             raise ConfigurationError(
-                "this Saver is incremental, but it is asked for a checkpoint that no delta could follow",
-                hint="let a CheckpointSaverHook with incremental_save_secs, or a MonitoredTrainingSession with "
-                "save_incremental_checkpoint_secs, do the saving; or make another Saver for checkpoints by hand",
+                "this Saver is not incremental, so nothing records for it",
+                hint="make it with tf.train.Saver(incremental_save_restore=True)",
             )
-        return super().save(sess, save_path, *args, **kwargs)
+        return saves_of(self, sess, save_path).save_delta(global_step)
 
     def restore(self, sess: Any, save_path: str) -> None:
         """In the middle of training all rows are due afterwards.
 
-        Raises ModelMismatchError (nothing was changed), ChainError when what is on disk is damaged.
+        Raises ModelMismatchError (nothing was changed; it is a tf.errors.InvalidArgumentError, too), ChainError when
+        what is on disk is damaged.
         """
-        self._restore(sess, save_path)
+        with as_invalid_argument():
+            node = self._restore(sess, save_path)
+        if isinstance(sess, PlainSession):
+            sess.restored = None if node is None else (Path(save_path).parent.resolve(), node)
         graph = training_graph_of(sess.graph)
         if graph is not None and is_saved(sess):
             sess.run(graph.all_touched)
 
-    def _restore(self, sess: Any, save_path: str) -> None:
+    def _restore(self, sess: Any, save_path: str) -> Node | None:
+        """Returns the node of a chain that it was restored to, from which deltas can go on."""
+        if isinstance(sess, PlainSession) and self.incremental_save_restore:
+            sess.begin()
         if not self._is_built:
             with sess.graph.as_default():
                 self.build()
         wait_for_writes(Path(save_path or ".").parent)
-        find = find_point if self.reads_deltas else find_full
-        point = find(save_path) if self.incremental_save_restore and save_path else None
-        if point is None:
+        find = find_point if self.incremental_save_restore and self.reads_deltas else find_full_point
+        point = find(save_path) if save_path else None
+        if point is None or not self.incremental_save_restore:
             self._restore_stock(sess, save_path)
-            return
+            return None
         with sess.graph.as_default():
-            graph = self._prepared()
+            graph = self._prepared(is_seen=isinstance(sess, PlainSession) and sess.has_run)
         restore_full = super().restore
         restore_point(sess, graph, Path(save_path).parent, point, lambda path: restore_full(sess, path))
+        return point.node
 
-    def _prepared(self) -> TrainingGraph:
+    def _prepared(self, *, is_seen: bool) -> TrainingGraph:
         """Another Saver may have made the graph ready, for fewer variables: the others would stay as the full has them.
 
         Writers that came later do no harm here, where nothing is saved.
         """
         known = training_graph_of(tf.compat.v1.get_default_graph())
         if known is None:
-            return self.prepare()
+            return self.prepare(is_seen=is_seen)
         refuse_new_variables(self.saved_variables(), known.variables)
         return known
 
     def _restore_stock(self, sess: Any, save_path: str) -> None:
-        """A checkpoint of somebody else: then everything that we added to the graph starts afresh."""
+        """Without the deltas after it, if any: then everything that we added to the graph starts afresh."""
         graph = training_graph_of(sess.graph)
         self._refuse_other_shapes(sess, save_path)
         if not self.incremental_save_restore and self.reads_deltas:
@@ -166,3 +237,24 @@ class Saver(tf.compat.v1.train.Saver):
                 problems=tuple(problems),
                 hint="build the model as it was saved, or use another directory; nothing was changed",
             )
+
+
+def _read_options(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    """Whether a `.meta` file is wanted. Raises ConfigurationError for what a chain does not do."""
+    given = {**dict(zip(_STOCK_OPTIONS, args, strict=False)), **options}
+    for name, value in given.items():
+        if name != "write_meta_graph" and value not in _STOCK_OPTIONS.get(name, ()):
+            raise ConfigurationError(f"{name}={value!r}: a chain cannot be saved so", hint="leave it out")
+    return bool(given.get("write_meta_graph", True))
+
+
+def import_meta_graph(meta_graph_or_file: Any, *args: Any, **kwargs: Any) -> Saver | None:
+    """tf.train.import_meta_graph. The Saver that it returns checks what it restores; so is a file checked.
+
+    Raises ChainError when it is of a full, and not what the manifest says.
+    """
+    if isinstance(meta_graph_or_file, str | Path):
+        meta_graph_or_file = os.fspath(meta_graph_or_file)
+        find_full_point(meta_graph_or_file.removesuffix(META_SUFFIX))
+    saver = tf.compat.v1.train.import_meta_graph(meta_graph_or_file, *args, **kwargs)
+    return None if saver is None else Saver(saver_def=saver.as_saver_def())

@@ -13,6 +13,7 @@ from hotdelta.compat.v1.save_schedule import PolicyTimer, SaveSchedule, find_sch
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.scaffold import Scaffold, require_incremental
 from hotdelta.compat.v1.session_chain import SessionChain
+from hotdelta.compat.v1.session_progress import ChiefProgress, check_progress
 from hotdelta.compat.v1.training_graph import TrainingGraph, training_graph_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.checkpoint_config import CheckpointConfig
@@ -51,7 +52,9 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         *,
         incremental_save_secs: float | None = None,
         incremental_save_steps: int | None = None,
+        progress: ChiefProgress | None = None,
     ) -> None:
+        """`progress`: what tf.train.job_progress made for the chief; the workers of its job are in every commit."""
         schedule = find_schedule(
             checkpoint_dir,
             full=(save_secs, save_steps),
@@ -77,6 +80,10 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
             listeners=listeners,
             save_graph_def=save_graph_def,
         )
+        if progress is not None:
+            require_chain_for_progress(schedule)
+            check_progress(progress, is_chief=True)
+        self._progress = progress
         self._schedule = schedule
         self._delta_timer = PolicyTimer(schedule.delta) if schedule else None
         if schedule is not None:
@@ -104,19 +111,29 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         stale_step = run_values.results[0]
-        super().after_run(run_context, v1.train.SessionRunValues(stale_step, None, None))
         if self._delta_timer is None or self._chain is None:
+            super().after_run(run_context, v1.train.SessionRunValues(stale_step, None, None))
             return
         session = run_context.session
+        self._chain.note_step()
         if self._tell(session, self._chain.collect(session)):
             run_context.request_stop()
-        if self._delta_timer.should_trigger_for_step(stale_step + self._steps_per_run):
-            step = session.run(self._global_step_tensor)
-            if self._delta_timer.should_trigger_for_step(step) and not self._chain.is_writing:
-                self._delta_timer.update_last_triggered_step(step)
-                self._begin_delta(session, step)
+        timers = {Kind.FULL: self._timer, Kind.DELTA: self._delta_timer}
+        next_step = stale_step + self._steps_per_run
+        if not any(timer.should_trigger_for_step(next_step) for timer in timers.values()):
+            return
+        step = int(session.run(self._global_step_tensor))
+        due = next((kind for kind, timer in timers.items() if timer.should_trigger_for_step(step)), None)
+        if due is None or not self._chain.is_ready(due, step):
+            return
+        timers[due].update_last_triggered_step(step)
+        if due is Kind.DELTA:
+            self._begin_delta(session, step)
+        elif self._save(session, step):
+            run_context.request_stop()
 
     def end(self, session: Any) -> None:
+        """Raises UnsavedError when the last save is not on disk."""
         if self._chain is None:
             super().end(session)
             return
@@ -131,8 +148,9 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         for listener in self._listeners:
             listener.end(session, step)
         _prepared(session).end_recording(session)
-        self._chain.close()
-        self._chain = None
+        chain, self._chain = self._chain, None
+        chain.close()
+        chain.require_saved(step)
 
     def _new_chain(self, session: Any, schedule: SaveSchedule) -> SessionChain:
         saver: Saver = self._get_saver()
@@ -142,6 +160,7 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
             keep_fulls=schedule.kept(saver.keep_fulls),
             step_tensor=self._global_step_tensor,
             meta_graph=saver.meta_graph if self._save_graph_def else None,
+            progress=self._progress,
         )
 
     def _save(self, session: Any, step: int) -> bool:
@@ -216,6 +235,14 @@ def _check_configuration(schedule: SaveSchedule, scaffold: Any, basename: str) -
     if basename != "model.ckpt":
         raise ConfigurationError(
             f"fulls of a chain are called model.ckpt, not {basename!r}", hint="leave checkpoint_basename out"
+        )
+
+
+def require_chain_for_progress(schedule: SaveSchedule | None) -> None:
+    if schedule is None:
+        raise ConfigurationError(
+            "the progress of workers is saved with deltas, and no interval for deltas is given",
+            hint="pass the incremental interval, too, or leave progress out",
         )
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hotdelta.compat.v1.open_chains import wait_for_writes
 from hotdelta.compat.v1.restoring import refresh_state_file
 from hotdelta.compat.v1.saver import Saver
-from hotdelta.compat.v1.training_graph import training_graph_of, watch_assigns
+from hotdelta.compat.v1.training_graph import training_graph_of, unfinalized, watch_assigns
 from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1
@@ -59,9 +59,8 @@ class Scaffold(tf.compat.v1.train.Scaffold):
         if self.incremental_save_restore:
             # What `.meta` files hold: the graph as stock TensorFlow would have it, which runs without our variables.
             self._saver.remember_meta_graph()
-            graph._unsafe_unfinalize()
-            self._prepare()
-            graph.finalize()
+            with unfinalized(graph):
+                self._prepare()
         return self
 
     def _finalized(self) -> Scaffold:

@@ -7,7 +7,7 @@ or a loop of TensorFlow 1 (through Switch or Enter) is then the handle of the ta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from exporter.node_definitions import SEGMENT_LOOKUPS, copy_of, index_dtype, make_node, producer_of, waits
+from hotdelta.compat.v1.graph_writers import written_variable
 from hotdelta.compat.v1.saved_variables import SavedVariable
 from hotdelta.compat.v1.table_sources import PASSES_HANDLES, REFERENCES, TableSource, TableSources
 from hotdelta.errors import ConfigurationError
@@ -39,16 +40,43 @@ def rewrite_for_serving(
 ) -> ServingGraph:
     """`saved` are the variables that are served; `tables` are the keys of those of which rows are gathered.
 
-    Raises ConfigurationError, naming it, for a variable that is not served, or for what cannot be rewritten.
+    Raises ConfigurationError, naming it, for an update, for a variable that is not served, or for what cannot be
+    rewritten.
     """
     wanted = sorted({tensor.op.name for tensor in outputs})
     pruned = v1.graph_util.extract_sub_graph(graph.as_graph_def(), wanted)
+    refuse_updates((graph.get_operation_by_name(node.name) for node in pruned.node), outputs)
     rewriting = _Rewriting(pruned, saved, tables)
     definition = v1.graph_util.extract_sub_graph(rewriting.run(), wanted)
     used = {node.name for node in definition.node}
     handles = {name: key for name, key in rewriting.handles.items() if name in used}
     lookup_tables = tuple(node.name for node in definition.node if node.op in ("HashTableV2", "HashTable"))
     return ServingGraph(definition, handles, lookup_tables)
+
+
+def refuse_updates(operations: Iterable[Any], outputs: Iterable[tf.Tensor]) -> None:
+    """Raises ConfigurationError when one of the operations, which the outputs need, writes to a variable."""
+    for operation in operations:
+        variable = written_variable(operation)
+        if variable is not None:
+            (output, *_) = (tensor for tensor in outputs if _needs(tensor, operation))
+            raise ConfigurationError(
+                f"output {output.name!r} waits for {operation.type} {operation.name!r}, which writes to variable "
+                f"{variable!r}: each prediction would change it",
+                hint="give what is computed before any update: no value of a train_op or of a metric's update_op, and "
+                "nothing that was made inside tf.control_dependencies([train_op]); build layers with training=False",
+            )
+
+
+def _needs(tensor: tf.Tensor, wanted: Any) -> bool:
+    seen: set[Any] = set()
+    queue = [tensor.op]
+    while queue:
+        operation = queue.pop()
+        if operation not in seen:
+            seen.add(operation)
+            queue += [source.op for source in operation.inputs] + list(operation.control_inputs)
+    return wanted in seen
 
 
 @dataclass

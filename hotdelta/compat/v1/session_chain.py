@@ -16,19 +16,19 @@ from hotdelta.chain.manifest import Kind, Manifest
 from hotdelta.chain.verification import directory_of
 from hotdelta.compat.v1 import open_chains
 from hotdelta.compat.v1.full_bundle import META_SUFFIX, add_file
-from hotdelta.compat.v1.restoring import restored_point, saved_rows, saved_values
+from hotdelta.compat.v1.mismatch import as_invalid_argument
+from hotdelta.compat.v1.restoring import lies_as_saved, restored_point, saved_rows, saved_values
 from hotdelta.compat.v1.session_cut import SessionCuts
+from hotdelta.compat.v1.session_progress import ChiefProgress
 from hotdelta.compat.v1.shard_cut import ShardCuts
 from hotdelta.compat.v1.training_graph import TrainingGraph
-from hotdelta.errors import CommitError
-from hotdelta.logs import event
+from hotdelta.errors import CommitError, UnsavedError
+from hotdelta.logs import FailureLog, event
 from hotdelta.train.background import BackgroundWorker
 from hotdelta.train.chain_tip import Link
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
-from hotdelta.train.job import JobFolder
 from hotdelta.train.resume import ResumePoint, ResumeReader
-from hotdelta.train.trainer_state import TrainerState
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ class SessionChain:
     """Commits what the Sessions of one chief change. Called between two steps of the chief, by its thread.
 
     Deltas are written by a thread of their own, one at a time; fulls are not, as with tf.train.Saver. A save that fails
-    is logged and its rows are due again; the first one raises.
+    is logged and its rows are due again; the first one raises. `failure`: why the last one that was tried did.
+    `newest`: what has the newest state on disk, a commit of ours or what the run goes on from.
     """
 
     def __init__(
@@ -57,13 +58,20 @@ class SessionChain:
         *,
         keep_fulls: int,
         step_tensor: Any,
-        meta_graph: Callable[[], bytes] | None,
+        meta_graph: Callable[[], bytes | None] | None,
+        progress: ChiefProgress | None = None,
     ) -> None:
-        """`meta_graph` is what goes into the `.meta` file of each full; None: there is no such file."""
+        """`meta_graph` is what goes into the `.meta` file of each full; None: there is no such file.
+
+        `progress`: of the chief of a job, with which each cut has the progress of all its workers.
+        """
         self._graph = graph
         self._run_dir = run_dir
         self._step_tensor = step_tensor
         self._meta_graph = meta_graph
+        self._progress = progress or ChiefProgress(run_dir)
+        self.newest: Manifest | None = None
+        self.failure: CommitError | None = None
         self._disk = Disk()
         self._chain = ChainWriter(run_dir, keep_fulls=keep_fulls, disk=self._disk)
         self._cuts: SessionCuts | ShardCuts = (
@@ -72,6 +80,11 @@ class SessionChain:
         self._session: Any = None
         self._writer = BackgroundWorker("hotdelta-delta-writer")
         self._in_flight: _InFlight | None = None
+        self._delta_failures = FailureLog(logger)
+        self._full_failures = FailureLog(logger)
+        # Of the newest save that had something to save; and the newest step that is on disk.
+        self._error: CommitError | None = None
+        self._saved_step = 0
 
     def is_started_for(self, session: Any) -> bool:
         """A Session that was lost makes way for another one, which is restored to what is committed."""
@@ -83,18 +96,30 @@ class SessionChain:
     def start(self, session: Any) -> Manifest | None:
         """Begin a run that goes on from what the Session was restored to. Returns the first full, if it wrote one.
 
-        Raises DirectoryBusyError, ModelMismatchError, CommitError; ConfigurationError for the directory of a job, whose
-        trainers save their own progress.
+        Raises DirectoryBusyError, ModelMismatchError, CommitError; ConfigurationError for the directory of another job;
+        JobRestartedError when the chief's own progress cannot go back to it.
         """
         self._writer.start()
         self.wait()
         self._in_flight = None
         self._session = session
-        open_chains.register(self._run_dir, self)
+        open_chains.close_abandoned(self._run_dir, self)
+        try:
+            return self._begin_run(session)
+        except BaseException:
+            self._session = None
+            self.close()
+            open_chains.forget(self._run_dir, self)
+            raise
+
+    def _begin_run(self, session: Any) -> Manifest | None:
         listing = self._chain.open()
-        JobFolder(self._run_dir).claim(None)
-        point = restored_point(self._graph, self._run_dir, listing)
-        self._chain.begin_run(listing, point.newest if point else None)
+        open_chains.register(self._run_dir, self)
+        self._progress.claim()
+        with as_invalid_argument():
+            point = restored_point(self._graph, self._run_dir, listing)
+        tip = point.newest if point and lies_as_saved(self._graph, point.newest) else None
+        self._chain.begin_run(listing, tip)
         schema = self._graph.variables.schema
         publish_file(
             directory_of(self._run_dir, Kind.DELTA),
@@ -102,23 +127,40 @@ class SessionChain:
             schema.to_json(),
             self._disk,
         )
-        if point is None:
-            return self._start_chain(session)
-        self._remember(session, point)
-        return None
+        self._error = None
+        self._progress.go_back(point)
+        first = None
+        if point is None or tip is None:
+            event(logger, logging.INFO, "a new chain begins", directory=self._run_dir, run=self._chain.run)
+            first = self._noted(self._start_chain(session), self._full_failures)
+        else:
+            self._saved_step = tip.step
+            self._remember(session, point)
+            self.newest = tip
+        self._progress.begin(self._chain.run)
+        return first
 
-    @property
-    def is_writing(self) -> bool:
-        return self._writer.is_busy
+    def note_step(self) -> None:
+        self._progress.note_step()
+
+    def is_ready(self, kind: Kind, step: int) -> bool:
+        """Whether a save that is due at this global step can be taken: all workers of the job have stopped.
+
+        A delta waits until none is being written, too.
+        """
+        return (kind is Kind.FULL or not self._writer.is_busy) and self._progress.is_ready(step)
 
     def begin_delta(self, session: Any) -> None:
         """Take what changed, and commit it in the background. Not while another delta is being written."""
         self.collect(session)
         if self._is_lost():
-            self._try("full not committed", lambda: self._start_chain(session))
+            self._start_chain_again(session)
             return
-        cut = self._take(session)
-        if not cut.is_empty:
+        try:
+            cut = self._take(session)
+        finally:
+            self._progress.release()
+        if cut is not None and not cut.is_empty:
             self._submit(cut, self._chain.next_link())
 
     def collect(self, session: Any) -> Manifest | None:
@@ -149,24 +191,63 @@ class SessionChain:
         """A full and its closing delta. None when it was not committed."""
         self.finish(session)
         if self._is_lost():
-            return self._try("full not committed", lambda: self._start_chain(session))
+            return self._start_chain_again(session)
+        try:
+            return self._save_full(session)
+        finally:
+            self._progress.release()
+
+    def _save_full(self, session: Any) -> Manifest | None:
         # The rows of the full are read after those of the delta: what a worker writes in between is flagged again.
         cut, link = self._take(session), self._chain.next_link()
+        if cut is None:
+            return None
         self._submit(cut, link)
         if self.finish(session) is None:
             return None
-        return self._try("full not committed", lambda: self._commit_full(session, cut, link))
+        try:
+            return self._noted(self._commit_full(session, cut, link), self._full_failures)
+        except CommitError as error:
+            self.failure = error
+            self._full_failures.failed("full not committed; the deltas hold everything", reason=error)
+            return None
+
+    def require_saved(self, step: int) -> None:
+        """At the end, after the last save. Raises UnsavedError when it is not on disk; `step` is training's last."""
+        if self._error is not None:
+            tip = self._chain.tip
+            raise UnsavedError(
+                self._error.message,
+                steps=max(0, step - self._saved_step),
+                rows=0,
+                position=tip.position if tip else None,
+                path=self._run_dir,
+            ) from self._error
 
     def close(self) -> None:
         self._writer.stop(STOP_SECONDS)
         self._chain.close()
 
     def _start_chain(self, session: Any) -> Manifest:
-        cut = self._empty_cut(session)
-        link = self._chain.next_link()
-        manifest = self._commit_full(session, cut, Link(link.node, None))
+        try:
+            cut = self._empty_cut(session)
+            link = self._chain.next_link()
+            manifest = self._commit_full(session, cut, Link(link.node, None))
+        finally:
+            self._progress.release()
+        self._saved_step = manifest.step
         self._remember(session, ResumePoint(manifest, (), ()))
         return manifest
+
+    def _start_chain_again(self, session: Any) -> Manifest | None:
+        try:
+            manifest = self._start_chain(session)
+        except CommitError as error:
+            self._error = self.failure = error
+            self._full_failures.failed("full not committed", reason=error)
+            return None
+        self._error = None
+        return self._noted(manifest, self._full_failures)
 
     def _remember(self, session: Any, point: ResumePoint) -> None:
         """What is on disk is what the next cut is compared with."""
@@ -179,31 +260,41 @@ class SessionChain:
                 self._graph.shards.begin(session, rows)
 
     def _empty_cut(self, session: Any) -> Cut:
-        """Forgets what was touched: the full that follows reads every row afterwards."""
+        """Forgets what was touched: the full that follows reads every row afterwards. Who calls this releases them."""
+        others = self._progress.collect()
         self._graph.begin_recording(session)
         session.run(self._graph.flag_initializers)
         step = int(session.run(self._step_tensor))
-        return Cut(step, (), {}, self._state(step), None, time.time())
+        return Cut(step, (), {}, self._progress.read(step, others), None, time.time())
 
-    def _take(self, session: Any) -> Cut:
+    def _take(self, session: Any) -> Cut | None:
+        """None when workers of the job do not answer. Who calls this releases them."""
+        try:
+            others = self._progress.collect()
+        except CommitError as error:
+            self._error = error
+            self._delta_failures.failed("nothing is committed", reason=error)
+            return None
         self._graph.mark_unrecorded(session)
         step = int(session.run(self._step_tensor))
+        state = self._progress.read(step, others)
         return self._cuts.take(
-            session, trainer_state=self._state(step), step_tensor=self._step_tensor, trained_at=time.time()
+            session, trainer_state=state, step_tensor=self._step_tensor, trained_at=time.time()
         )
-
-    def _state(self, step: int) -> bytes:
-        return TrainerState(step=step).to_json()
 
     def _submit(self, cut: Cut, link: Link) -> None:
         in_flight = self._in_flight = _InFlight(cut)
         cuts, session = self._cuts, self._session
 
         def commit() -> None:
-            in_flight.manifest = self._try(
-                "delta not committed; its rows will be in the next one",
-                lambda: cuts.commit(self._chain, session, cut, link),
-            )
+            try:
+                manifest = cuts.commit(self._chain, session, cut, link)
+            except CommitError as error:
+                self._error = self.failure = error
+                self._delta_failures.failed("delta not committed; its rows are due again", reason=error)
+                return
+            self._error, self._saved_step = None, manifest.step
+            in_flight.manifest = self._noted(manifest, self._delta_failures)
 
         self._writer.submit(commit)
 
@@ -216,8 +307,11 @@ class SessionChain:
             step=cut.step,
             trainer_state=cut.trainer_state,
         )
-        if self._meta_graph is not None:
-            prepared = add_file(prepared, META_SUFFIX, self._meta_graph())
+        # Not before: the progress in the full is that of its rows.
+        self._progress.release()
+        meta_graph = self._meta_graph() if self._meta_graph is not None else None
+        if meta_graph is not None:
+            prepared = add_file(prepared, META_SUFFIX, meta_graph)
         schema = self._graph.variables.schema.digest
         return self._chain.commit_full(prepared, cut, link, schema=schema, tables=self._cuts.records(cut))
 
@@ -231,12 +325,9 @@ class SessionChain:
             self._chain.reclaim_directory()
         return True
 
-    def _try(self, phrase: str, commit: Callable[[], Manifest]) -> Manifest | None:
-        try:
-            manifest = commit()
-        except CommitError as error:
-            event(logger, logging.ERROR, phrase, reason=error)
-            return None
+    def _noted(self, manifest: Manifest, failures: FailureLog) -> Manifest:
+        self.newest = manifest
+        failures.worked(f"{manifest.kind}s are committed again")
         event(
             logger,
             logging.INFO,

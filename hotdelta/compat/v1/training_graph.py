@@ -5,7 +5,8 @@ Built once, when the scaffold is finalized: every operation of the user is there
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +83,7 @@ class TrainingGraph:
     shards: ShardDelta | None
     roll: RecordingRoll | None
     restored: Node | None = field(default=None)
+    is_watched: bool = False
 
     @property
     def own_variables(self) -> list[tf.Variable]:
@@ -145,10 +147,24 @@ def training_graph_of(graph: Any) -> TrainingGraph | None:
     return getattr(graph, _ATTRIBUTE, None)
 
 
-def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
+@contextmanager
+def unfinalized(graph: Any) -> Iterator[None]:
+    """A graph may be finalized, and needs operations of ours all the same."""
+    is_finalized = graph.finalized
+    if is_finalized:
+        graph._unsafe_unfinalize()
+    try:
+        yield
+    finally:
+        if is_finalized:
+            graph.finalize()
+
+
+def prepare_graph(saved: Sequence[SavedVariable], *, is_seen: bool = False) -> TrainingGraph:
     """Add recorders and operations to the default graph; the second call for a graph returns the first's answer.
 
-    Raises ConfigurationError when the graph has grown meanwhile by what that answer would miss.
+    `is_seen`: a Session that is to be saved has run. It would never run recorders, so its tables are compared. Raises
+    ConfigurationError when the graph has grown meanwhile by what that answer would miss.
     """
     graph = tf.compat.v1.get_default_graph()
     layout = find_layout(saved)
@@ -160,7 +176,9 @@ def prepare_graph(saved: Sequence[SavedVariable]) -> TrainingGraph:
     variables = layout.variables
     recorders: dict[str, tf.Operation] = {}
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(SCOPE):
-        tables = tuple(_table(table, layout, recorders) for table in layout.tables)
+        compared: list[tuple[Table, str]] = []
+        tables = tuple(_table(table, layout, recorders, compared, is_seen=is_seen) for table in layout.tables)
+        warn_of_comparing(compared, remedy="make the Saver before the first run" if is_seen else _REMEDY)
         prepared = TrainingGraph(
             variables,
             tables,
@@ -181,6 +199,9 @@ def watch_assigns(graph: TrainingGraph, *, except_for: Collection[str]) -> None:
 
     Tables that are compared do not need it. Before any Session has run these operations: it would not see the change.
     """
+    if graph.is_watched:
+        return
+    graph.is_watched = True
     for table in graph.tables:
         for flags, assigns in zip(table.flags or (), table.set_up, strict=table.flags is not None):
             for assign in assigns:
@@ -188,8 +209,18 @@ def watch_assigns(graph: TrainingGraph, *, except_for: Collection[str]) -> None:
                     graph.recorders[assign.name] = mark_when_assigned(flags, assign)
 
 
-def _table(layout: TableLayout, graph: GraphLayout, recorders: dict[str, tf.Operation]) -> GraphTable:
+def _table(
+    layout: TableLayout,
+    graph: GraphLayout,
+    recorders: dict[str, tf.Operation],
+    compared: list[tuple[Table, str]],
+    *,
+    is_seen: bool,
+) -> GraphTable:
+    """Its recorders are added to `recorders`, or it and why there can be none to `compared`."""
     reason = refusal([use for member in layout.family for use in graph.uses[member.key]])
+    if is_seen:
+        reason = "a Session ran before the Saver was made"
     flags = None
     if reason is None:
         flags = tuple(
@@ -200,7 +231,7 @@ def _table(layout: TableLayout, graph: GraphLayout, recorders: dict[str, tf.Oper
             for name, writer in {writer.name: writer for use in uses for writer in use.row_writers}.items():
                 recorders[name] = add_recorder(part_flags, writer)
     else:
-        warn_of_comparing(layout.table, reason, remedy=_REMEDY)
+        compared.append((layout.table, reason))
     rows = {member.key: RowOperations(member) for member in layout.family}
     uses_of_parts = zip(*(graph.uses[member.key] for member in layout.family), strict=True)
     set_up = tuple(tuple(assign for use in uses for assign in use.set_up) for uses in uses_of_parts)

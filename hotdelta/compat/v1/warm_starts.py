@@ -1,4 +1,7 @@
-"""tf.train.init_from_checkpoint and tf.train.warm_start: they read a full, and say so when deltas follow it."""
+"""tf.train.init_from_checkpoint and tf.train.warm_start: they read a full, and say so when deltas follow it.
+
+It is checked when the graph is built, and read when its variables are initialized.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.restoring import warn_of_deltas
+from hotdelta.compat.v1.restoring import find_full_point, warn_of_deltas
 
 v1 = tf.compat.v1
 
@@ -28,5 +31,10 @@ def full_of(checkpoint: str | Path) -> str | None:
 
 
 def _read(checkpoint: str | Path) -> str:
-    warn_of_deltas(full_of(checkpoint))
-    return os.fspath(checkpoint)
+    """The checkpoint that was checked, not its directory: that may name another one when it is read."""
+    path = full_of(checkpoint)
+    if path is None:
+        return os.fspath(checkpoint)
+    find_full_point(path)
+    warn_of_deltas(path)
+    return path

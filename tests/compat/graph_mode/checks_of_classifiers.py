@@ -1,4 +1,4 @@
-"""DNNClassifier with words for labels and with weights, warm starts, and what tf.estimator has no more."""
+"""DNNClassifier with words for labels and with weights, warm starts, and what else tf.estimator has."""
 
 from __future__ import annotations
 
@@ -102,7 +102,36 @@ def test_a_spec_is_replaced_as_a_namedtuple_is() -> None:
         spec._replace(predictions=None)
 
 
-def test_what_tf_estimator_has_no_more_says_what_to_do() -> None:
-    with pytest.raises(AttributeError, match=r"DNNRegressor is not here.*model function"):
-        tf.estimator.DNNRegressor  # noqa: B018
-    assert not hasattr(tf.estimator, "LinearClassifier")
+@pytest.mark.parametrize(
+    "name, advice",
+    [
+        ("DNNEstimator", "write a model function for tf.estimator.Estimator"),
+        ("BoostedTreesClassifier", "trees are no variables that a delta could carry"),
+        ("inputs", "tf.data.Dataset.from_tensor_slices"),
+        ("AdagradOptimizer", "use tf.train.AdagradOptimizer"),
+    ],
+)
+def test_what_is_not_in_tf_estimator_says_what_to_do(name: str, advice: str) -> None:
+    with pytest.raises(AttributeError, match=rf"tf\.estimator\.{name} is not here: .*{advice}"):
+        getattr(tf.estimator, name)
+    assert not hasattr(tf.estimator, name)
+    with pytest.raises(AttributeError, match=r"experimental\.LinearSDCA is not here: there are make_early"):
+        tf.estimator.experimental.LinearSDCA  # noqa: B018
+
+
+HOOKS = """
+    CheckpointSaverHook CheckpointSaverListener FeedFnHook FinalOpsHook GlobalStepWaiterHook LoggingTensorHook
+    NanLossDuringTrainingError NanTensorHook ProfilerHook SecondOrStepTimer SessionRunArgs SessionRunContext
+    SessionRunHook SessionRunValues StepCounterHook StopAtStepHook SummarySaverHook VocabInfo
+"""
+
+
+@pytest.mark.parametrize("name", HOOKS.split())
+def test_hooks_are_in_tf_estimator_too(name: str) -> None:
+    assert getattr(tf.estimator, name) is getattr(tf.train, name)
+    assert name in dir(tf.estimator)
+
+
+def test_the_server_of_tf_distribute_is_that_of_tf_train() -> None:
+    assert tf.distribute.Server is tf.compat.v1.distribute.Server is tf.train.Server
+    assert tf.distribute.Strategy is not None

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 import hotdelta.compat.v1 as tf
+import hotdelta.io as hio
+import hotdelta.train
 from exporter.loaded_graph import LoadedGraph
 from hotdelta.chain import BundleReader, Kind, Manifest, directory_of, names
 from hotdelta.compat.v1.session_chain import SessionChain
 from hotdelta.compat.v1.training_graph import training_graph_of
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.compat.graph_mode.checks_of_exports import export, predictions, rows_of, served
-from tests.compat.graph_mode.checks_of_failures import MANY_ROWS, race, small_files_only
+from tests.compat.graph_mode.checks_of_failures import MANY_ROWS, race
 from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_graphs import (
     Build,
@@ -30,6 +32,8 @@ from tests.compat.graph_mode.small_graphs import (
     new_graph,
     train,
 )
+from tests.docs.pages import ROOT, blocks_of
+from tests.full_disk import small_files_only
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "touched": lambda: tf.train.AdagradOptimizer(0.1),
@@ -58,6 +62,51 @@ def running_chain(directory: Path, model: Model, target: str) -> Iterator[tuple[
     chain.start(session)
     yield session, chain
     chain.close()
+
+
+def test_a_cluster_starts_from_a_save_and_then_from_its_own_chain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the example of docs/tf1.md."""
+    monkeypatch.chdir(tmp_path)
+    (example,) = (each for each in blocks_of(ROOT / "docs" / "tf1.md") if "start_from_save" in each.text)
+    build = Build(parts=4)
+    with new_graph():
+        model = build_model(build, OPTIMIZERS["touched"]())
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run(model.train, {model.ids: [1, 29]})
+            hio.save_persistables(session, "yesterday")
+            expected = live_state(session)
+    for number in (1, 2):
+        with cluster_model(build, OPTIMIZERS["touched"]()) as (model, _):
+            scope = {"tf": tf, "server": fresh_cluster().servers[2], "is_chief": True}
+            example.run(scope, {"checkpoint_secs=20": "checkpoint_steps=1"})
+            with scope["session"] as session:
+                assert_same_bits(live_state(session._tf_sess()), expected)
+                train(session, model, [[number, 5]])
+                expected = live_state(session._tf_sess())
+        assert_same_bits(newest_state(tmp_path / "run"), expected)
+
+
+def test_the_trainer_of_the_page_for_fluid_runs_as_it_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = blocks_of(ROOT / "docs" / "from-fluid.md")
+    (example,) = (each for each in page if "MonitoredTrainingSession(" in each.text)
+    cluster = fresh_cluster()
+    scope = {
+        "tf": tf,
+        "hotdelta": hotdelta,
+        "cluster": cluster.spec,
+        "server": cluster.servers[2],
+        "trainer_id": 0,
+    }
+    with new_graph():
+        example.run(scope, {"range(100)": "range(3)"})
+    (table,) = manifests(Path("run"), Kind.DELTA)[-1].tables.values()
+    assert (table.shape, len(table.part_rows)) == ((10_000, 8), 2)
 
 
 @pytest.mark.parametrize("tracking", OPTIMIZERS)

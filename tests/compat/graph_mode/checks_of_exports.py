@@ -17,6 +17,7 @@ from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
 from hotdelta.errors import ConfigurationError, ModelMismatchError
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.small_graphs import (
+    COLUMNS,
     ROWS,
     Build,
     Model,
@@ -27,6 +28,7 @@ from tests.compat.graph_mode.small_graphs import (
 )
 
 BATCHES = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9])
+ODD_NAME = "User ids/ä"
 EVERY_ID = np.arange(ROWS)
 INCREMENTAL = ExportOptions(save_incr_model=True)
 
@@ -48,8 +50,8 @@ def predictions(session: Any, model: Model, rows: Any) -> list[bytes]:
     return [np.asarray(answer).tobytes() for answer in answers]
 
 
-def served(graph: LoadedGraph) -> list[bytes]:
-    answer = graph.call("serving_default", {"ids": EVERY_ID})
+def served(graph: LoadedGraph, ids: str = "ids") -> list[bytes]:
+    answer = graph.call("serving_default", {ids: EVERY_ID})
     return [answer["rows"].tobytes(), answer["loss"].tobytes()]
 
 
@@ -109,19 +111,21 @@ def test_without_save_incr_model_only_fulls_can_be_loaded(tmp_path: Path) -> Non
 def test_a_graph_with_nothing_incremental_is_refused_at_export_time(tmp_path: Path) -> None:
     with new_graph():
         inputs = tf.placeholder(tf.float32, [None, 4])
-        outputs = tf.matmul(inputs, tf.get_variable("kernel", [4, 2]))
+        kernel = tf.get_variable("kernel", [4, 2], use_resource=True)
+        outputs = {"y": tf.matmul(inputs, kernel), "variable": kernel}
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
-            for save_incr_model in (False, True):
-                target = str(tmp_path / str(save_incr_model))
-                options: dict[str, Any] = {"save_incr_model": save_incr_model}
-                if save_incr_model:
-                    with pytest.raises(ConfigurationError, match="nothing to update row by row"):
-                        tf.saved_model.simple_save(session, target, {"x": inputs}, {"y": outputs}, **options)
-                else:
-                    tf.saved_model.simple_save(session, target, {"x": inputs}, {"y": outputs}, **options)
-    assert (tmp_path / "False" / "saved_model.pb").exists()
-    assert not (tmp_path / "True").exists()
+            tf.saved_model.simple_save(session, str(tmp_path / "full"), {"x": inputs}, outputs)
+            with pytest.raises(ConfigurationError, match="nothing to update row by row"):
+                tf.saved_model.simple_save(
+                    session, str(tmp_path / "incremental"), {"x": inputs}, outputs, save_incr_model=True
+                )
+            expected = session.run(kernel)
+    assert not (tmp_path / "incremental").exists()
+    with LoadedGraph(tmp_path / "full") as graph:
+        answer = graph.call("serving_default", {"x": [[1, 0, 0, 0]]})
+    np.testing.assert_array_equal(answer["variable"], expected)
+    np.testing.assert_array_equal(answer["y"], expected[:1])
 
 
 def test_another_layout_is_not_exported_from_the_chain(tmp_path: Path) -> None:
@@ -145,7 +149,7 @@ def test_the_command_exporter_says_how_a_run_of_tensorflow_1_is_exported(
     flags = ["--checkpoint-dir", str(tmp_path / "run"), "--export-dir", str(tmp_path / "export")]
     assert main([*flags, "--save-incr-model"]) != 0
     said = capsys.readouterr().err
-    assert "estimator.export_saved_model or tf.saved_model.simple_save" in said
+    assert "estimator.export_saved_model(..., save_incr_model=True) or tf.saved_model.simple_save" in said
     assert not (tmp_path / "export").exists()
 
 
@@ -162,7 +166,7 @@ def test_builder_and_simple_save_export_what_the_session_holds_and_it_follows_th
             tf.saved_model.simple_save(
                 raw,
                 str(tmp_path / "simple"),
-                {"ids": model.ids},
+                {ODD_NAME: model.ids},
                 {"rows": rows, "loss": model.loss},
                 save_incr_model=True,
             )
@@ -177,11 +181,11 @@ def test_builder_and_simple_save_export_what_the_session_holds_and_it_follows_th
             expected = predictions(raw, model, rows)
             train(session, model, BATCHES[2:])
         last = manifests(tmp_path / "run", Kind.FULL)[-1]
-    for path in (tmp_path / "simple", tmp_path / "export" / "7"):
+    for path, ids in ((tmp_path / "simple", ODD_NAME), (tmp_path / "export" / "7", "ids")):
         with LoadedGraph(path) as graph:
-            assert served(graph) == expected
+            assert served(graph, ids) == expected
             graph.restore("restore_full", str(tmp_path / "run" / last.prefix))
-            assert served(graph) != expected
+            assert served(graph, ids) != expected
 
 
 def test_the_older_name_of_builder_is_that_of_tensorflow_unless_it_is_given_our_options(
@@ -235,3 +239,32 @@ def test_feature_columns_and_vocabularies_are_exported(tmp_path: Path, use_resou
     with LoadedGraph(path) as graph:
         answer = graph.call("serving_default", {"words": [["a"], ["c"], ["?"]]})
     assert answer["rows"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("use_resource", [False, True], ids=["ref", "resource"])
+def test_an_output_that_waits_for_an_update_is_refused_with_the_update_and_its_variable(
+    tmp_path: Path, use_resource: bool
+) -> None:
+    with new_graph():
+        model = build_model(Build(use_resource=use_resource), tf.train.AdagradOptimizer(0.1))
+        with tf.control_dependencies([model.train]):
+            after_training = tf.identity(model.loss, name="after_training")
+        _, update = tf.metrics.mean(model.loss, name="metric")
+        written = tf.scatter_update(model.table, [1], tf.zeros([1, COLUMNS]))
+        with tf.control_dependencies([tf.train.GradientDescentOptimizer(0.1).minimize(model.loss)]):
+            after_descent = tf.identity(model.loss, name="after_descent")
+        cases = [
+            (after_training, r"after_training:0' waits for .*Adagrad.*writes to variable"),
+            (after_descent, r"after_descent:0' waits for .*GradientDescent/update_\w+/.*writes to variable"),
+            (update, "metric/update_op:0' waits for .*AssignAdd.*writes to variable 'metric/"),
+            (written, "waits for .*ScatterUpdate.*writes to variable 'table'"),
+            (model.train, "'answer' is the operation 'Adagrad'"),
+        ]
+        with tf.Session() as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            for output, problem in cases:
+                outputs = {"plain": model.loss, "answer": output}
+                with pytest.raises(ConfigurationError, match=problem):
+                    tf.saved_model.simple_save(
+                        session, str(tmp_path / "1"), {"ids": model.ids}, outputs, save_incr_model=True
+                    )

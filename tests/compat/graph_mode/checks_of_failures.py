@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,7 @@ from hotdelta.chain.manifest import Kind
 from hotdelta.compat.v1.cluster_tasks import awaited_servers, own_task
 from hotdelta.compat.v1.session_chain import SessionChain
 from hotdelta.compat.v1.watched_session import WatchedSession
-from hotdelta.errors import ConfigurationError
+from hotdelta.errors import ConfigurationError, UnsavedError
 from hotdelta.train import server_patience
 from hotdelta.train.job import Job, JobFolder
 from hotdelta.train.server_answers import why_silent
@@ -36,6 +32,7 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 from tests.end_to_end.processes import wait_until
+from tests.full_disk import small_files_only
 from tests.reserved_ports import reserved_ports
 
 # So many that a row whose update was lost is hardly ever written again.
@@ -87,19 +84,6 @@ def race(session: Any, model: Any, save: Any, *, saves: int) -> None:
         thread.join()
 
 
-@contextmanager
-def small_files_only() -> Iterator[None]:
-    """Every larger write fails, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
 def test_rows_of_a_delta_that_failed_are_in_the_next_one(tmp_path: Path) -> None:
     for name in ("Adagrad", "Adam"):
         optimizer = tf.train.AdagradOptimizer if name == "Adagrad" else tf.train.AdamOptimizer
@@ -114,6 +98,22 @@ def test_rows_of_a_delta_that_failed_are_in_the_next_one(tmp_path: Path) -> None
                 assert_same_bits(newest_state(tmp_path / name), live_state(session._tf_sess()))
             if name == "Adagrad":
                 assert manifests(tmp_path / name, Kind.DELTA)[1].tables["table"].rows_changed == 4
+
+
+def test_a_session_that_ends_on_a_full_disk_raises_and_says_what_is_lost(tmp_path: Path) -> None:
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        session = monitored(tmp_path, save_incremental_checkpoint_steps=2)
+        train(session, model, [[1], [2]])
+        train(session, model, [[3], [4], [5]])
+        step = manifests(tmp_path)[-1].step
+        with small_files_only(), pytest.raises(UnsavedError, match=r"1 step since position 1\.3") as raised:
+            session.close()
+        assert raised.value.steps == 5 - step > 0
+    with new_graph():
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path) as session:
+            assert session.run(tf.train.get_global_step()) == step
 
 
 def test_a_chain_that_is_removed_is_started_again(tmp_path: Path) -> None:

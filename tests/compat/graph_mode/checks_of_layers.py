@@ -70,3 +70,8 @@ def test_a_name_that_is_none_is_refused(options: dict[str, Any], problem: str) -
 def test_inputs_without_a_last_dimension_are_refused(shape: Any) -> None:
     with new_graph(), pytest.raises(ConfigurationError, match="is not known, so"):
         tf.layers.dense(tf.placeholder(tf.float32, shape), 1)
+
+
+def test_a_layer_that_needs_keras_2_says_what_to_use() -> None:
+    with pytest.raises(AttributeError, match=r"tf\.layers\.conv1d is not here: .*Keras 3.*use tf\.nn"):
+        tf.layers.conv1d  # noqa: B018

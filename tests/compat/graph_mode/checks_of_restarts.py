@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +15,13 @@ import pytest
 import tensorflow as stock
 
 import hotdelta.compat.v1 as tf
-from hotdelta.chain import Kind
+from hotdelta.chain import BundleReader, Kind, Manifest, directory_of, names
 from hotdelta.compat.v1.recording_roll import RecordingRoll
-from hotdelta.errors import ConfigurationError
-from tests.compat.chain_states import manifests, newest_state
+from hotdelta.compat.v1.session_chain import SessionChain
+from hotdelta.compat.v1.session_progress import ChiefProgress
+from hotdelta.errors import ConfigurationError, JobRestartedError
+from hotdelta.train import Job, TrainerProgress
+from tests.compat.chain_states import manifests, newest_state, state_of
 from tests.compat.graph_mode.local_cluster import LocalCluster, fresh_cluster
 from tests.compat.graph_mode.small_graphs import (
     ROWS,
@@ -209,6 +214,195 @@ def test_a_session_that_was_lost_goes_on_from_the_newest_delta_and_not_from_a_ch
             train(session, model, [[1], [2]])
             loses_session.is_lost = True
             assert session.run(model.step) == 2
+
+
+def test_a_lost_session_takes_the_place_of_the_reader_back_with_it(tmp_path: Path) -> None:
+    job, loses_session, reader = Job("ranking"), LosesSession(), {"place": 0}
+    options: dict[str, Any] = {"hooks": [loses_session], "save_incremental_checkpoint_steps": 2}
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        progress = tf.train.job_progress(tmp_path, job)
+        assert progress.resumed is None
+        progress.register_state("reader", lambda: reader["place"], lambda place: reader.update(place=place))
+        with monitored(tmp_path, progress=progress, **options) as session:
+            read_on(session, model, reader, 3)
+            loses_session.is_lost = True
+            assert session.run(model.step) == 2
+            assert reader["place"] == 2
+            read_on(session, model, reader, 3)
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        progress = tf.train.job_progress(tmp_path, job)
+        assert progress.resumed is not None
+        assert (progress.resumed.step, progress.resumed.registered) == (5, {"reader": 5})
+        progress.register_state("reader", lambda: reader["place"])
+        session = monitored(tmp_path, progress=progress, **options)
+        read_on(session, model, reader, 3)
+        loses_session.is_lost = True
+        with pytest.raises(JobRestartedError, match=r"went back to 3.*a function that restores it"):
+            session.run(model.step)
+
+
+def read_on(session: Any, model: Model, reader: dict[str, int], batches: int) -> None:
+    for _ in range(batches):
+        reader["place"] += 1
+        train(session, model, [[reader["place"]]])
+
+
+def test_a_job_whose_table_lies_in_other_parts_now_goes_on_with_everybodys_progress(tmp_path: Path) -> None:
+    reader = {"place": 0}
+    for parts in (1, 2, 2):
+        with new_graph():
+            model = build_model(Build(parts=parts), tf.train.AdagradOptimizer(0.1))
+            chief = tf.train.job_progress(tmp_path, Job("ranking", 0, 2))
+            other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
+            chief.register_state("reader", lambda: reader["place"])
+            other.register_state("reader", lambda: 10 * reader["place"])
+            session = monitored(tmp_path, progress=chief)
+            if reader["place"]:
+                assert places_at_the_newest_commit(tmp_path) == [reader["place"], 10 * reader["place"]]
+            read_on(session, model, reader, 2)
+            other.close()
+            session.close()
+    assert [manifest.position.run for manifest in manifests(tmp_path, Kind.FULL)] == [1, 1, 2, 2, 3]
+
+
+def places_at_the_newest_commit(directory: Path) -> list[Any]:
+    states = [tf.train.job_progress(directory, Job("ranking", number, 2)).resumed for number in (0, 1)]
+    return [state and state.registered["reader"] for state in states]
+
+
+def test_a_session_that_cannot_start_leaves_the_directory_to_the_next_one(tmp_path: Path) -> None:
+    early = tf.train.job_progress(tmp_path, Job("ranking"))
+    early.register_state("reader", lambda: 0)
+    with new_graph():
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        monitored(tmp_path, progress=tf.train.job_progress(tmp_path, Job("ranking"))).close()
+        with pytest.raises(JobRestartedError, match="the registered state cannot follow"):
+            monitored(tmp_path, progress=early)
+        monitored(tmp_path, progress=tf.train.job_progress(tmp_path, Job("ranking"))).close()
+
+
+# The thread of tf.train that sums gradients ends with its Session, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_workers_that_step_together_are_saved_in_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker of SyncReplicasOptimizer ends no step without the others; runs of the chief alone are no steps."""
+    cluster = fresh_cluster()
+    with (
+        caplog.at_level(logging.INFO, "hotdelta"),
+        together(cluster, tmp_path, 0) as (chief, model),
+    ):
+        for _ in range(5):
+            chief.run(model.loss, {model.ids: [0]})
+        with together(cluster, tmp_path, 1) as (worker, other):
+            along = threading.Thread(target=step_on, args=(worker, other, 30), daemon=True)
+            along.start()
+            step_on(chief, model, 30)
+            along.join(60)
+            worker.close()
+        chief.close()
+    assert not [text for text in caplog.messages if text.startswith("nothing is committed reason")]
+    fulls = manifests(tmp_path, Kind.FULL)
+    assert len(fulls) > 3
+    assert len(manifests(tmp_path, Kind.DELTA)) > len(fulls)
+
+
+@contextmanager
+def together(cluster: LocalCluster, directory: Path, number: int) -> Iterator[tuple[Any, Model]]:
+    """A Session of one of two workers whose gradients are summed."""
+    is_chief = number == 0
+    with new_graph():
+        with cluster.device():
+            optimizer = tf.train.SyncReplicasOptimizer(tf.train.AdagradOptimizer(0.1), 2)
+            model = build_model(Build(), optimizer)
+        yield (
+            monitored(
+                directory,
+                master=cluster.targets[number],
+                is_chief=is_chief,
+                hooks=[optimizer.make_session_run_hook(is_chief, num_tokens=0)],
+                progress=tf.train.job_progress(directory, Job("ranking", number, 2, answer_seconds=2.0)),
+                save_checkpoint_steps=6,
+                # A thread of tf.train waits for gradients that nobody sends any more.
+                stop_grace_period_secs=0.1,
+            ),
+            model,
+        )
+
+
+def step_on(session: Any, model: Model, steps: int) -> None:
+    for step in range(steps):
+        session.run(model.train, {model.ids: [step % ROWS]})
+
+
+def test_a_full_and_the_progress_in_it_are_of_one_moment(tmp_path: Path) -> None:
+    """Of a worker that trains on as soon as it may."""
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        trained = tf.get_variable("trained", [], tf.int64, initializer=tf.zeros_initializer())
+        train_one = trained.assign_add(1)
+        scaffold = tf.train.Scaffold(incremental_save_restore=True)
+        session = tf.train.ChiefSessionCreator(scaffold).create_session()
+        progress = tf.train.job_progress(tmp_path, Job("ranking", 0, 2))
+        assert isinstance(progress, ChiefProgress)
+        chain = SessionChain(
+            scaffold.saver.prepare(),
+            tmp_path,
+            keep_fulls=9,
+            step_tensor=model.step,
+            meta_graph=None,
+            progress=progress,
+        )
+        is_over = threading.Event()
+
+        def train_along() -> None:
+            with TrainerProgress(tmp_path, Job("ranking", 1, 2)) as other:
+                while not is_over.is_set():
+                    session.run(train_one)
+                    other.step()
+
+        worker = threading.Thread(target=train_along, daemon=True)
+        chain.start(session)
+        worker.start()
+        for number in range(6):
+            if number == 5:
+                remove_manifests(tmp_path)  # a new chain begins
+            full = chain.save_full(session)
+            assert full is not None
+            assert state_of(tmp_path, full, [])["trained"] == steps_of_worker_1(tmp_path, full)
+        is_over.set()
+        worker.join(60)
+        chain.close()
+
+
+def remove_manifests(directory: Path) -> None:
+    for manifest in manifests(directory):
+        (directory_of(directory, manifest.kind) / names.manifest_name(manifest.prefix)).unlink()
+
+
+def steps_of_worker_1(directory: Path, full: Manifest) -> int:
+    with BundleReader(directory, full.prefix) as reader:
+        state = json.loads(reader.read(names.TRAINER_STATE_TENSOR).tobytes())
+    return int(state["trainers"]["1"]["step"])
+
+
+def test_progress_that_is_not_of_this_worker_or_not_saved_is_refused(tmp_path: Path) -> None:
+    chief, other = (tf.train.job_progress(tmp_path, Job("ranking", number, 2)) for number in (0, 1))
+    with new_graph():
+        build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        for progress, is_chief in ((other, True), (chief, False), (Job("ranking"), True)):
+            with pytest.raises(ConfigurationError, match="the chief is trainer 0"):
+                monitored(tmp_path, progress=progress, is_chief=is_chief)
+        with pytest.raises(ConfigurationError, match="no interval for deltas"):
+            monitored(tmp_path, progress=chief, save_incremental_checkpoint_steps=None)
+        with pytest.raises(ConfigurationError, match="belongs to job 'ranking'"):
+            tf.train.job_progress(tmp_path, Job("ads"))
+    with new_graph():
+        tf.get_variable("weight", [1])
+        with pytest.raises(ConfigurationError, match="needs a global step"):
+            monitored(tmp_path, progress=other, is_chief=False)
 
 
 def test_a_chain_is_not_trained_on_without_an_interval_for_deltas(tmp_path: Path) -> None:

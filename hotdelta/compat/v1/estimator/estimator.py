@@ -24,9 +24,10 @@ from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
 from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, to_settings, warm_start
-from hotdelta.compat.v1.restoring import find_point, highest_step
+from hotdelta.compat.v1.restoring import find_full_point, find_point, highest_step
 from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.errors import ConfigurationError
+from hotdelta.given_directory import refuse_nested, to_directory
 from hotdelta.logs import event
 from hotdelta.train.checkpoint_config import CheckpointConfig
 
@@ -54,7 +55,9 @@ class Estimator:
                 raise given_twice()
             config, model_dir = RunConfig(model_dir=model_dir), None
         config = config or RunConfig()
-        self._model_dir = str(model_dir or config.model_dir or _temporary_directory())
+        self._model_dir = str(
+            to_directory(model_dir or config.model_dir or _temporary_directory(), "model_dir")
+        )
         self._config = config.replace(model_dir=self._model_dir)
         self._model_fn = model_fn
         self._params = dict(params or {})
@@ -76,6 +79,10 @@ class Estimator:
     def model_fn(self) -> Any:
         return self._model_fn
 
+    def eval_dir(self, name: str | None = None) -> str:
+        """Where the event files of evaluations of that name are."""
+        return str(Path(self._model_dir) / (f"eval_{name}" if name else "eval"))
+
     def latest_checkpoint(self) -> str | None:
         path: str | None = tf.train.latest_checkpoint(self._model_dir)
         return path
@@ -84,8 +91,10 @@ class Estimator:
         return [name for name, _ in tf.train.list_variables(self._existing_checkpoint(None))]
 
     def get_variable_value(self, name: str) -> Any:
-        """As of the newest full checkpoint."""
-        return tf.train.load_variable(self._existing_checkpoint(None), name)
+        """As of the newest full checkpoint. Raises ChainError when that is damaged."""
+        path = self._existing_checkpoint(None)
+        find_full_point(path)
+        return tf.train.load_variable(path, name)
 
     def train(
         self,
@@ -128,7 +137,7 @@ class Estimator:
             spec = self._build(ModeKeys.EVAL, input_fn)
             config = self._config.session_config
             answer = run_evaluation(spec, checkpoint, steps=steps, hooks=hooks or (), config=config)
-        write_summary(Path(self._model_dir) / (f"eval_{name}" if name else "eval"), answer)
+        write_summary(Path(self.eval_dir(name)), answer)
         return answer
 
     def predict(
@@ -167,13 +176,16 @@ class Estimator:
         of tables that predictions may read whole.
         """
         refuse_extras(assets_extra, as_text=as_text)
+        export_dir = to_directory(export_dir_base, "export_dir_base")
+        if save_incr_model:
+            refuse_nested(export_dir, Path(self._model_dir))
         checkpoint = self._checkpoint(checkpoint_path)
         job = ExportJob(Path(self._model_dir), checkpoint, tuple(allow_whole_table_reads))
         with v1.Graph().as_default():
             v1.train.get_or_create_global_step()
             receiver = serving_input_receiver_fn()
             spec = self._call_model_fn(receiver.features, None, ModeKeys.PREDICT)
-            exported = job.run(receiver, spec, Path(export_dir_base), save_incr_model=save_incr_model)
+            exported = job.run(receiver, spec, export_dir, save_incr_model=save_incr_model)
         return str(exported).encode()
 
     export_savedmodel = export_saved_model

@@ -15,7 +15,7 @@ from hotdelta.compat.v1.estimator.inference import Checkpoint
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
 from hotdelta.compat.v1.graph_export import GraphSignature, export_chain, export_session, refuse_text
 from hotdelta.compat.v1.reading_session import has_chain
-from hotdelta.compat.v1.restoring import find_full
+from hotdelta.compat.v1.restoring import find_asked_full
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.errors import ConfigurationError
 
@@ -45,9 +45,9 @@ class ExportJob:
         )
         if self.checkpoint.is_newest and has_chain(str(self.model_dir)):
             return export_chain(signatures, self.model_dir, export_dir, options)
-        asked, run_dir = find_full(self.checkpoint.path), Path(self.checkpoint.path).parent
+        asked, run_dir = find_asked_full(self.checkpoint.path), Path(self.checkpoint.path).parent
         if asked is not None:
-            return export_chain(signatures, run_dir, export_dir, options, position=asked.full.position)
+            return export_chain(signatures, run_dir, export_dir, options, position=asked.position)
         return self._export_checkpoint(signatures, export_dir, options)
 
     def _export_checkpoint(self, signatures: Any, export_dir: Path, options: ExportOptions) -> Path:
