@@ -101,6 +101,7 @@ READERS_OWN: dict[str, Callable[[], Scope]] = {
     "training.md": for_training,
     "export.md": lambda: {"keras_model": small_model(), "module": Towers()},
     "saving.md": lambda: {"model": trained_model(), "data": random_batches()},
+    "from-fluid.md": lambda: {"model": small_model(), "data": random_batches()},
     "distributed.md": lambda: {"make_model": small_model, "data": random_batches()},
 }
 
