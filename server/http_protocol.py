@@ -17,10 +17,15 @@ from typing import Any
 import httptools
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from server.connection_limits import ConnectionLimits
+from server.uvicorn_internals import (
+    HIGH_WATER_LIMIT,
+    STATUS_LINE,
+    FlowControl,
+    OpenHttpProtocol,
+    RequestResponseCycle,
+)
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
@@ -38,7 +43,7 @@ _VERSIONS = ("1.1", "1.0")
 _NOTED = frozenset((b"expect", b"transfer-encoding"))
 
 
-class JsonHttpProtocol(HttpToolsProtocol):
+class JsonHttpProtocol(OpenHttpProtocol):
     """One connection. Belongs to the event loop."""
 
     flow: _Flow  # type: ignore[mutable-override]
@@ -93,7 +98,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self.stop_idle_timer()
         if self._held or self._is_asked():
             self._hold(self._held + data)
             return
@@ -263,7 +268,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         self._hang_up()
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+    def start_answer(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
         # The body has its own time, also when it had to wait for the answers before it.
         self._renew_patience()
@@ -272,7 +277,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
             cycle.transport = _JoiningTransport(self.transport)  # type: ignore[assignment]
         if cycle.waiting_for_100_continue:
             app = _closing_unless_continued(cycle, app)
-        super()._start_asgi_task(cycle, app)
+        super().start_answer(cycle, app)
 
     def _unanswered(self) -> RequestResponseCycle | None:
         """The request that came last, while its answer is not complete."""
