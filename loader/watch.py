@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
@@ -16,16 +15,7 @@ from hotdelta.logs import event
 from loader.settings import LoaderSettings
 
 if sys.platform == "linux":
-    # Of watchdog this alone: its observer hands every event on from thread to thread to thread, and with predictions
-    # in between that takes longer than to read a delta (0.7 ms, one time in a hundred 4 ms; this 0.06 and 1.3).
-    from watchdog.observers.inotify_c import (
-        CallbackId,
-        InotifyConstants,
-        InotifyEvent,
-        InotifyFD,
-        Mask,
-        WatchDescriptor,
-    )
+    from loader.watchdog_internals import InotifyEvent, InotifyReader, WatchDescriptor
 
 logger = logging.getLogger(__name__)
 
@@ -74,16 +64,15 @@ class DirectoryWatch:
         # By the number of the hint: two may be for the same directory.
         self._watched: dict[int, tuple[tuple[int, int], WatchDescriptor]] = {}
         self._told: set[int] = set()
-        self._inotify: InotifyFD | None = None
+        self._inotify: InotifyReader | None = None
 
     def start(self) -> None:
         try:
-            self._inotify = InotifyFD()
+            self._inotify = InotifyReader("hotdelta-watch")
         except OSError as error:
             # The limit of inotify instances: polling goes on.
             event(logger, logging.WARNING, "directories cannot be watched", reason=error)
             return
-        self._inotify.name = "hotdelta-watch"
         self._inotify.start()
 
     def refresh(self) -> None:
@@ -95,19 +84,18 @@ class DirectoryWatch:
                 continue
             if watched is not None:
                 del self._watched[number]
-                self._inotify.remove_callbacks([(watched[1], CallbackId(number))])
+                self._inotify.remove(watched[1], number)
             if inode is not None:
                 self._watch(self._inotify, number, inode)
 
     def stop(self) -> None:
         if self._inotify is not None:
-            self._inotify.stop()
-            self._inotify.join(STOP_SECONDS)
+            self._inotify.stop(STOP_SECONDS)
 
-    def _watch(self, inotify: InotifyFD, number: int, inode: tuple[int, int]) -> None:
+    def _watch(self, inotify: InotifyReader, number: int, inode: tuple[int, int]) -> None:
         hint = self._hints[number]
         try:
-            watch = _add(inotify, hint, CallbackId(number))
+            watch = inotify.add(hint.directory, hint, number)
         except OSError as error:
             # No right to read it, the limit of inotify watches, or gone again. Every look tries, and polling goes on.
             if number not in self._told:
@@ -148,21 +136,6 @@ class _Hint:
 
     def on_queue_overflow(self) -> None:
         self._look_again(None)
-
-
-def _add(inotify: InotifyFD, hint: _Hint, number: CallbackId) -> WatchDescriptor:
-    """Raises OSError, also where watchdog keeps a watch that is none: without the right to read the directory."""
-    watch = inotify.add_callback(os.fsencode(hint.directory), _events(), hint, number)
-    if watch < 0:
-        inotify.remove_callbacks([(watch, number)])
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    return watch
-
-
-def _events() -> Mask:
-    """Not "opened" and "closed without a write": our own reading would wake us for ever."""
-    kinds = InotifyConstants
-    return Mask(kinds.IN_CREATE | kinds.IN_MOVED_TO | kinds.IN_CLOSE_WRITE | kinds.IN_ONLYDIR)
 
 
 def _inode(directory: Path) -> tuple[int, int] | None:
