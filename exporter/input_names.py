@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
-
+from hotdelta.tensorflow_internals import SavedModel, renew_fingerprint
 from hotdelta.train.serving_trace import Signature, graph_name
 
 
@@ -30,7 +28,7 @@ def name_inputs(directory: Path, signatures: Mapping[str, Signature]) -> None:
         keywords = nodes[functions[signature]].bare_concrete_function.argument_keywords
         keywords[:] = [names.get(keyword, keyword) for keyword in keywords]
     path.write_bytes(saved_model.SerializeToString(deterministic=True))
-    write_fingerprint(str(directory))
+    renew_fingerprint(directory)
 
 
 def _other_names(signature: Signature) -> dict[str, str]:

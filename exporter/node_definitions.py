@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
+
+from hotdelta.tensorflow_internals import find_operation_definition
 
 v1 = tf.compat.v1
 
@@ -60,7 +61,7 @@ def is_zero(node: Any) -> bool:
 
 def is_stateful(node: Any) -> bool:
     """Whether it does anything but compute its outputs; of an operation that is not known: yes."""
-    definition = op_def_registry.get(node.op)
+    definition = find_operation_definition(node.op)
     return definition is None or bool(definition.is_stateful)
 
 

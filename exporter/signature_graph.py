@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from exporter.node_definitions import copy_of
+from hotdelta.tensorflow_internals import forget_colocation
 from hotdelta.train.serving_trace import Signature, trace_signature
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"})
@@ -139,7 +140,7 @@ def _with_new_names(definition: Any) -> Any:
         nodes.extend(function.node_def)
     for node in nodes:
         # Colocation: the node that is named may be gone.
-        node.attr.pop("_class", None)
+        forget_colocation(node)
         for value in node.attr.values():
             for called in (value.func, *value.list.func):
                 if called.name:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, VariableSpec
@@ -16,6 +15,7 @@ from hotdelta.errors import ApplyError
 from hotdelta.export_metadata import ExportMetadata
 from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
+from hotdelta.tensorflow_internals import TrackableObjectGraph
 from loader.bundle_rows import BundleRows
 from loader.export_watch import ExportVersion
 from loader.orders import Orders

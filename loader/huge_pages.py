@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
 
 # With less the page tables stay in the cache of the processor.
 _MIN_BYTES = 16 * 2**20
@@ -82,8 +81,9 @@ def find_variables(session: tf.compat.v1.Session, min_bytes: int) -> list[Place]
 
 
 def _trace_reads(session: tf.compat.v1.Session, reads: list[tf.Operation]) -> list[Place]:
-    options = config_pb2.RunOptions(trace_level=config_pb2.RunOptions.SOFTWARE_TRACE)
-    trace = config_pb2.RunMetadata()
+    run_options = tf.compat.v1.RunOptions
+    options = run_options(trace_level=run_options.SOFTWARE_TRACE)
+    trace = tf.compat.v1.RunMetadata()
     # Operations and not their outputs: those would be copied.
     with contextlib.suppress(tf.errors.OpError):
         session.run(reads, options=options, run_metadata=trace)

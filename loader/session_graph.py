@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import tensorflow as tf
-from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 
 from hotdelta.chain import SignatureSpec
 from hotdelta.errors import ApplyError
 from hotdelta.signature_calls import Call, make_call, require_names
+from hotdelta.tensorflow_internals import load_into_session
 from loader.huge_pages import HugePages
 
 
@@ -27,8 +27,7 @@ class SessionGraph:
         self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
             with translated(f"loading {path}"):
-                # What tf.compat.v1.saved_model.load calls, without its line about deprecation.
-                meta_graph = SavedModelLoader(str(path)).load(self._session, [tf.saved_model.SERVING])
+                meta_graph = load_into_session(self._session, path)
         except BaseException:
             self.close()
             raise

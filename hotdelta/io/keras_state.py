@@ -17,6 +17,7 @@ from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.other_optimizers import find_other_optimizers
 from hotdelta.keras.serving_graph import table_keys, trace_keras_model
 from hotdelta.keras.structure import model_variables
+from hotdelta.keras_internals import value_of
 from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
 from hotdelta.train.serving_module import ServingModule
 
@@ -80,7 +81,7 @@ def _metrics(model: keras.Model) -> list[HeldVariable]:
     variables = model.metrics_variables if optimizer_of(model) is not None else []
     return [
         hold(
-            KeyedVariable(f"{METRICS}/{name}", variable._value),  # noqa: SLF001
+            KeyedVariable(f"{METRICS}/{name}", value_of(variable)),
             VariableClass.TEMPORARY,
             is_own=False,
         )

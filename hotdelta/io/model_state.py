@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.variables import PartitionedVariable
 
 from hotdelta.chain.manifest import TableRecord, Tracking
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
+from hotdelta.keras_internals import is_keras_variable, strategy_of
+from hotdelta.tensorflow_internals import PartitionedVariable, is_in_tensorflow_2
 from hotdelta.train.id_rules import IdRule, module_id_rules
 from hotdelta.train.module_keys import given_variables, module_variables, name_unsaved_optimizers
 from hotdelta.train.optimizer_slots import KeyedVariable, raw
@@ -73,7 +74,7 @@ class ModelState:
         """The key of a variable, which is given by key or as the object itself."""
         if isinstance(wanted, str):
             return wanted if wanted in self.by_key() else None
-        if hasattr(wanted, "_value") or isinstance(wanted, tf.Variable):
+        if is_keras_variable(wanted) or isinstance(wanted, tf.Variable):
             wanted = raw(wanted)
         parts = list(wanted) if isinstance(wanted, PartitionedVariable) else [wanted]
         return next((held.key for held in self.variables for part in held.parts if part is parts[0]), None)
@@ -120,7 +121,7 @@ def is_session(model: Any) -> bool:
     """Raises ConfigurationError for a Session in a process that is not in graph mode."""
     if not (hasattr(model, "graph") and hasattr(model, "run")):
         return False
-    if tf.__internal__.tf2.enabled():
+    if is_in_tensorflow_2():
         raise ConfigurationError(
             "the variables of a Session are saved and loaded in graph mode",
             hint="import hotdelta.compat.v1 before the graph is built",
@@ -157,7 +158,7 @@ def hold_optimizer(
         return []
     if not optimizer.built:
         # Keras remembers the strategy under which it was made, and wants its slots to be made there, too.
-        strategy = getattr(optimizer, "_distribution_strategy", None) or tf.distribute.get_strategy()
+        strategy = strategy_of(optimizer) or tf.distribute.get_strategy()
         with strategy.scope():
             optimizer.build(list(trainable))
     slots, rest = optimizer_state(optimizer, keyed)

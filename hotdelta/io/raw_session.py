@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import session_below
 
 
 def raw_session(session: Any) -> Any:
@@ -12,8 +13,7 @@ def raw_session(session: Any) -> Any:
 
     Raises ConfigurationError when the MonitoredSession has ended.
     """
-    find = getattr(session, "_tf_sess", None)
-    raw = session if find is None else find()
+    raw = session_below(session)
     if raw is None:
         raise ConfigurationError(
             "the MonitoredSession has ended", hint="save and load inside of its with block"

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from hotdelta.keras.row_gradients import RowGradient
 from hotdelta.keras.row_wise import RowWise, read_rows, write_rows
+from hotdelta.keras_internals import Slot, slot_of
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")
@@ -17,7 +18,7 @@ class Adagrad(RowWise, keras.optimizers.Adagrad):
         self, gradient: RowGradient, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> list[tf.Operation]:
         ids, grad = gradient.indices, gradient.values
-        slot = self._accumulators[self._get_variable_index(variable)]
+        slot = slot_of(self, Slot.ACCUMULATOR, variable)
 
         accumulator = read_rows(slot, ids) + tf.square(grad)
         step = learning_rate * grad / tf.sqrt(accumulator + self.epsilon)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from hotdelta.keras.row_gradients import Gradient, RowGradient
 from hotdelta.keras.row_wise import RowWise, read_rows, resource, write_rows
+from hotdelta.keras_internals import LeavesDecayToStep, Slot, is_decayed, slot_of
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")
@@ -25,15 +25,16 @@ class Adam(RowWise, keras.optimizers.Adam):
         self, gradient: RowGradient, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> list[tf.Operation]:
         ids, grad = gradient.indices, gradient.values
-        index = self._get_variable_index(variable)
-        momentum_slot, velocity_slot = self._momentums[index], self._velocities[index]
+        momentum_slot, velocity_slot = (
+            slot_of(self, slot, variable) for slot in (Slot.MOMENTUM, Slot.VELOCITY)
+        )
 
         old_momentum, old_velocity = read_rows(momentum_slot, ids), read_rows(velocity_slot, ids)
         momentum = old_momentum + (grad - old_momentum) * (1 - self.beta_1)
         velocity = old_velocity + (tf.square(grad) - old_velocity) * (1 - self.beta_2)
         written = [write_rows(momentum_slot, ids, momentum), write_rows(velocity_slot, ids, velocity)]
         if self.amsgrad:
-            largest_slot = self._velocity_hats[index]
+            largest_slot = slot_of(self, Slot.LARGEST_VELOCITY, variable)
             velocity = tf.maximum(read_rows(largest_slot, ids), velocity)
             written.append(write_rows(largest_slot, ids, velocity))
 
@@ -54,7 +55,7 @@ class Adam(RowWise, keras.optimizers.Adam):
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")
-class AdamW(Adam, keras.optimizers.AdamW):
+class AdamW(LeavesDecayToStep, Adam, keras.optimizers.AdamW):
     """keras.optimizers.AdamW, row-wise and therefore lazy, its decay of weights too.
 
     A row decays only in the steps that touch it, where Keras decays every row in every step; variables with a dense
@@ -63,14 +64,11 @@ class AdamW(Adam, keras.optimizers.AdamW):
 
     def update_step(self, gradient: Gradient, variable: Any, learning_rate: Any) -> None:
         weights = resource(variable)
-        if not isinstance(gradient, tf.IndexedSlices) and self._use_weight_decay(weights):
+        if not isinstance(gradient, tf.IndexedSlices) and is_decayed(self, weights):
             weights.assign(self._decayed(weights, weights, tf.cast(learning_rate, weights.dtype)))
         super().update_step(gradient, variable, learning_rate)
 
-    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Not for all variables before the step, as Keras does it, but for each with its step."""
-
     def _decayed(self, values: Any, variable: tf.Variable, learning_rate: tf.Tensor) -> Any:
-        if not self._use_weight_decay(variable):
+        if not is_decayed(self, variable):
             return values
         return values - values * tf.cast(self.weight_decay, variable.dtype) * learning_rate

@@ -18,6 +18,7 @@ from hotdelta.keras.constants import compute_again
 from hotdelta.keras.fit_hooks import is_in_fit
 from hotdelta.keras.id_rules import RuleWatch, model_id_rules
 from hotdelta.keras.saved_keys import peek_keys
+from hotdelta.keras_internals import training_function
 from hotdelta.logs import event
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.writer import ChainTrainer
@@ -111,7 +112,7 @@ class Attachment:
         return (
             binding.trace_count != self._checked_count
             or model.optimizer is not binding.optimizer
-            or model.train_function is not self._proved_function()
+            or training_function(model) is not self._proved_function()
             or (watch is not None and watch.has_changed)
         )
 
@@ -126,7 +127,7 @@ class Attachment:
         is_new = self.follow(self.binding.model)
         self._follow_new_vocabulary()
         self.check_new_traces()
-        function = self.binding.model.train_function
+        function = training_function(self.binding.model)
         self._proved_function = no_function if function is None else weakref.ref(function)
         return is_new
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework.func_graph import FuncGraph
 
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.schema import Schema
@@ -21,17 +20,16 @@ from hotdelta.keras.held_state import HeldState
 from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.other_optimizers import OtherOptimizers, build_saved_optimizers, find_other_optimizers
 from hotdelta.keras.row_wise import RowWise
-from hotdelta.keras.serving_graph import trace_keras_model, trace_signatures
-from hotdelta.keras.structure import model_variables, table_layers
+from hotdelta.keras.serving_graph import table_keys, trace_keras_model, trace_signatures
+from hotdelta.keras.structure import model_variables
+from hotdelta.keras_internals import TRAINING_FUNCTIONS, step_counter_of, trained_by
+from hotdelta.tensorflow_internals import is_traced_function
 from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
 from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
 from hotdelta.train.replicas import refuse_other_scope, refuse_strategy
 from hotdelta.train.serving_files import save_serving_graph
 from hotdelta.train.variables import ModelVariables, Table
-
-# What Keras calls the functions that it traces to train.
-_TRAINING_FUNCTION = frozenset({"one_step_on_data", "multi_step_on_iterator"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,8 @@ class ModelBinding:
     @property
     def functions_of_others(self) -> set[tf.Graph]:
         """Traced functions that are not the training function of Keras: nobody here can have them traced again."""
-        functions = {graph for graph in self.known_graphs if type(graph) is FuncGraph}
-        return {graph for graph in functions if graph.name not in _TRAINING_FUNCTION}
+        functions = {graph for graph in self.known_graphs if is_traced_function(graph)}
+        return {graph for graph in functions if graph.name not in TRAINING_FUNCTIONS}
 
     def is_of(self, model: keras.Model) -> bool:
         is_compiled_so = self.model is model and self.optimizer is model.optimizer
@@ -91,9 +89,8 @@ class ModelBinding:
 
     def iterations(self) -> int:
         """The batches that the optimizer has counted, which may be more than the steps that were made."""
-        # `iterations` of Keras is divided by the batches whose gradients it accumulates.
-        counter = getattr(innermost(self.optimizer), "_iterations", self.optimizer.iterations)
-        return int(keras.ops.convert_to_numpy(counter))
+        counter = step_counter_of(innermost(self.optimizer))
+        return int(keras.ops.convert_to_numpy(self.optimizer.iterations if counter is None else counter))
 
     def variables_by_key(self) -> dict[str, tf.Variable]:
         return {item.key: item.variable for item in self.variables.everything()}
@@ -127,18 +124,18 @@ def bind(
     others = find_other_optimizers(model)
     left_out = frozenset() if saved is None else others.missing_in(saved)
     key_of = {id(item.variable): item.key for item in keyed}
-    table_keys = find_table_keys(
+    tables = find_table_keys(
         (table if isinstance(table, str) else raw(table) for table in options.tables),
         key_of,
-        given=_embedding_keys(model, key_of),
+        given=table_keys(model, key_of),
     )
     id_rules = model_id_rules(model)
-    schema, publish = _trace(model, key_of, table_keys, id_rules, options)
+    schema, publish = _trace(model, key_of, tables, id_rules, options)
     slots, rest = optimizer_variables(model.optimizer, key_of)
     more_slots, more_rest = others.variables(key_of, left_out=left_out)
     variables = assemble(
         keyed,
-        table_keys=table_keys,
+        table_keys=tables,
         slots=[*slots, *more_slots],
         training_only=[*rest, *more_rest],
         schema=schema,
@@ -179,19 +176,10 @@ def _check_compiled(model: keras.Model) -> None:
             model.optimizer.build(model.trainable_variables)
 
 
-def _embedding_keys(model: keras.Model, key_of: Mapping[int, str]) -> set[str]:
-    found = []
-    for layer in table_layers(model):
-        found.append(raw(layer._embeddings))
-        if layer.lora_enabled:
-            found.append(raw(layer.lora_embeddings_a))
-    return {key_of[id(variable)] for variable in found if id(variable) in key_of}
-
-
 def _trace(
     model: keras.Model,
     key_of: Mapping[int, str],
-    table_keys: set[str],
+    tables: set[str],
     id_rules: Mapping[str, IdRule],
     options: BindingOptions,
 ) -> tuple[Schema | None, Callable[[Path], None]]:
@@ -199,7 +187,7 @@ def _trace(
     if not options.has_serving_graph:
         return None, _publish_nothing
     module, schema = trace_keras_model(
-        model, keys=key_of, tables=table_keys, signatures=options.signatures, id_rules=id_rules
+        model, keys=key_of, tables=tables, signatures=options.signatures, id_rules=id_rules
     )
 
     def publish(run_dir: Path) -> None:
@@ -228,5 +216,5 @@ def _row_wise(optimizer: Any, others: OtherOptimizers) -> tuple[RowWise, ...]:
 
 
 def _may_train(optimizer: Any, variables: Collection[int]) -> bool:
-    trained = innermost(optimizer)._trainable_variables
+    trained = trained_by(innermost(optimizer))
     return not optimizer.built or any(id(raw(variable)) in variables for variable in trained)

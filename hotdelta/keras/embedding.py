@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras_internals import low_rank_of, table_of, value_of
 from hotdelta.train.replicas import local
 
 
@@ -28,7 +29,7 @@ class Embedding(keras.layers.Embedding):
         self.supports_jit = False
 
     def call(self, inputs: Any) -> Any:
-        if self._embeddings._value is None:
+        if value_of(table_of(self)) is None:
             # Keras is still inferring shapes: there is no variable yet, only a stand-in for its value.
             return super().call(inputs)
         if inputs.dtype not in ("int32", "int64"):
@@ -50,10 +51,11 @@ class Embedding(keras.layers.Embedding):
         )
 
     def _rows(self, ids: tf.Tensor) -> tf.Tensor:
-        rows = tf.gather(local(self._embeddings._value), ids)
-        if self.lora_enabled:
-            low_rank = tf.gather(local(self.lora_embeddings_a._value), ids) @ self.lora_embeddings_b._value
-            rows = tf.cast(rows, tf.float32) + (self.lora_alpha / self.lora_rank) * low_rank
+        rows = tf.gather(local(value_of(table_of(self))), ids)
+        if (low_rank := low_rank_of(self)) is not None:
+            table, matrix, factor = low_rank
+            product = tf.gather(local(value_of(table)), ids) @ value_of(matrix)
+            rows = tf.cast(rows, tf.float32) + factor * product
         return tf.cast(rows, self.compute_dtype)
 
     def _rows_of_sparse(self, ids: tf.SparseTensor) -> tf.Tensor:

@@ -12,11 +12,12 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.framework.func_graph import func_graph_from_py_func
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras import fit_hooks
 from hotdelta.keras.serving_inputs import remember_call
+from hotdelta.keras_internals import ONE_STEP, all_layers
+from hotdelta.tensorflow_internals import trace_once
 
 _NOTE = (
     "hotdelta traced this to make the variables of the model before its first step. If it can only run eagerly, call "
@@ -29,8 +30,8 @@ def is_built(model: keras.Model) -> bool:
 
     What a built layer of Keras holds is ready, built or not: TextVectorization never calls its StringLookup.
     """
-    layers = model._flatten_layers()
-    held = {id(inner) for layer in layers if _is_ready(layer) for inner in layer._flatten_layers()}
+    layers = all_layers(model)
+    held = {id(inner) for layer in layers if _is_ready(layer) for inner in all_layers(layer)}
     return all(layer.built or id(layer) in held for layer in layers)
 
 
@@ -73,17 +74,13 @@ def _build(model: keras.Model, spec: Any) -> None:
         step = _calling(model) if is_replicated else model.train_step
         try:
             with _remembering_call(model):
-                _trace(step, spec)
+                # Named as Keras does it: this one is thrown away in the same way.
+                trace_once(ONE_STEP, step, spec)
         except Exception as error:
             # A step that runs eagerly may do what cannot be traced, with what it got from the model.
             if not (model.run_eagerly and model.built):
                 error.add_note(_NOTE)
                 raise
-
-
-def _trace(step: Callable[[Any], Any], spec: Any) -> None:
-    """A tf.function would be traced twice. The name is that of Keras: this one is thrown away in the same way."""
-    func_graph_from_py_func("one_step_on_data", tf.autograph.experimental.do_not_convert(step), (spec,), {})
 
 
 def _calling(model: keras.Model) -> Callable[[Any], Any]:

@@ -11,6 +11,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hotdelta.keras_internals import (
+    element_spec_of_fit,
+    model_of_fit,
+    remake_training_function,
+    set_training_function,
+    training_function,
+)
+
 
 def is_in_fit(frame: FrameType | None) -> bool:
     """When an exception of another callback ended fit, nothing told us that training is over."""
@@ -20,8 +28,8 @@ def is_in_fit(frame: FrameType | None) -> bool:
 def spec_of_batches(model: keras.Model) -> Any:
     """What fit, in which we are, is going to train the model on. None outside of it."""
     for frame in _frames_of_fit(inspect.currentframe()):
-        if frame.f_locals["self"] is model:
-            spec = frame.f_locals["epoch_iterator"]._distributed_dataset.element_spec
+        if model_of_fit(frame) is model:
+            spec = element_spec_of_fit(frame)
             # Keras stands empty Optionals for the None of a generator.
             return keras.tree.map_structure(
                 lambda leaf: None if isinstance(leaf, tf.OptionalSpec) else leaf, spec
@@ -60,7 +68,7 @@ def _call_after(callback: keras.callbacks.Callback, method: str, action: Callabl
 
 def call_when_step_raises(model: keras.Model, action: Callable[[], None]) -> None:
     """Once for each action, however often it is asked for. The end of the data is no failure."""
-    actions = _called_when_it_raises(model.train_function)
+    actions = _called_when_it_raises(training_function(model))
     if not actions:
         _guard(model, actions)
     if action not in actions:
@@ -72,22 +80,22 @@ def batches_of_last_call(model: keras.Model, *, told: int) -> int:
 
     With several steps per execution Keras tells of whole calls, even of one that ran out of data.
     """
-    count = getattr(model.train_function, "batches_of_call", None)
+    count = getattr(training_function(model), "batches_of_call", None)
     made = 0 if count is None else int(count.numpy())
     return made if 0 < made < told else told
 
 
 def remake_train_function(model: keras.Model) -> None:
     """Have it traced again. It goes on calling the same actions when a step raises."""
-    actions = _called_when_it_raises(model.train_function)
-    model.make_train_function(force=True)
+    actions = _called_when_it_raises(training_function(model))
+    remake_training_function(model)
     if actions:
         _guard(model, actions)
 
 
 def _guard(model: keras.Model, actions: list[Callable[[], None]]) -> None:
     count = _count_batches(model) if model.steps_per_execution > 1 else None
-    train_function = model.train_function
+    train_function = training_function(model)
 
     def guarded(iterator: Any) -> Any:
         if count is not None:
@@ -103,7 +111,7 @@ def _guard(model: keras.Model, actions: list[Callable[[], None]]) -> None:
 
     guarded.called_when_it_raises = actions  # type: ignore[attr-defined]
     guarded.batches_of_call = count  # type: ignore[attr-defined]
-    model.train_function = guarded
+    set_training_function(model, guarded)
 
 
 def _count_batches(model: keras.Model) -> tf.Variable:
@@ -122,7 +130,7 @@ def _count_batches(model: keras.Model) -> tf.Variable:
     own = {name: step for name, step in vars(model).items() if name == "train_step"}
     vars(model)["train_step"] = counted
     try:
-        model.make_train_function(force=True)
+        remake_training_function(model)
     finally:
         del vars(model)["train_step"]
         vars(model).update(own)

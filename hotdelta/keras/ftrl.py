@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from hotdelta.keras.row_gradients import RowGradient
 from hotdelta.keras.row_wise import RowWise, read_rows, write_rows
+from hotdelta.keras_internals import Slot, slot_of
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")
@@ -21,8 +22,9 @@ class Ftrl(RowWise, keras.optimizers.Ftrl):
         self, gradient: RowGradient, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> list[tf.Operation]:
         ids, grad = gradient.indices, gradient.values
-        index = self._get_variable_index(variable)
-        accumulator_slot, linear_slot = self._accumulators[index], self._linears[index]
+        accumulator_slot, linear_slot = (
+            slot_of(self, slot, variable) for slot in (Slot.ACCUMULATOR, Slot.LINEAR)
+        )
         rows, accumulator = read_rows(variable, ids), read_rows(accumulator_slot, ids)
 
         shrunk = grad + 2 * self.l2_shrinkage_regularization_strength * rows

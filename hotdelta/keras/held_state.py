@@ -10,6 +10,7 @@ import keras
 from hotdelta.keras.contents_watch import ContentsWatch, are_same
 from hotdelta.keras.other_optimizers import OtherOptimizers
 from hotdelta.keras.structure import held_beside, held_variables, variable_lists
+from hotdelta.keras_internals import list_in_optimizer
 from hotdelta.train.optimizer_slots import with_wrapped
 
 
@@ -45,4 +46,4 @@ class HeldState:
         """Where all of that is kept."""
         yield from variable_lists(self._model)
         for optimizer in self._optimizers:
-            yield from (each._variables for each in with_wrapped(optimizer))
+            yield from map(list_in_optimizer, with_wrapped(optimizer))

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from hotdelta.keras import structure
+from hotdelta.keras_internals import lookup_layer_of
 from hotdelta.train.id_rules import IdRule, find_rules
 from hotdelta.train.vocabularies import words_of
 
@@ -44,11 +45,11 @@ class RuleWatch:
 def _layers_with_rules(model: keras.Model) -> Iterator[tuple[str, Any]]:
     """A TextVectorization comes before the lookup layer inside of it, which is not read a second time."""
     inner = None
-    for key, layer in structure._walk_layers(model, "", set()):
+    for key, layer in structure.walk_layers(model, "", set()):
         if layer is not inner and (hasattr(layer, "get_vocabulary") or isinstance(layer, tuple(_DECIDING))):
             yield key, layer
         if isinstance(layer, keras.layers.TextVectorization):
-            inner = layer._lookup_layer
+            inner = lookup_layer_of(layer)
 
 
 def _read(layer: Any) -> Any:
@@ -62,7 +63,7 @@ def _read(layer: Any) -> Any:
 
 def _source(layer: Any) -> Any:
     """What the rule is read from: a layer makes a new table for a new vocabulary. None where there is no such thing."""
-    table = getattr(getattr(layer, "_lookup_layer", layer), "lookup_table", None)
+    table = getattr(lookup_layer_of(layer), "lookup_table", None)
     return getattr(layer, "bin_boundaries", None) if table is None else table
 
 

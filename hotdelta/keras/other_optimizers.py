@@ -13,6 +13,7 @@ import keras
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.contents_watch import ContentsWatch
 from hotdelta.keras.structure import inner_models
+from hotdelta.keras_internals import BOOKKEEPING, attributes_of, trained_by
 from hotdelta.logs import event
 from hotdelta.train.optimizer_slots import (
     OPTIMIZER,
@@ -24,31 +25,6 @@ from hotdelta.train.optimizer_slots import (
 )
 
 logger = logging.getLogger(__name__)
-
-# Lists and dictionaries of Keras itself: some are long, and none is a place for optimizers.
-_OF_KERAS = frozenset(
-    {
-        "_build_shapes_dict",
-        "_call_has_context_arg",
-        "_compiled_trainable_state",
-        "_inbound_nodes",
-        "_inputs",
-        "_layers",
-        "_losses",
-        "_losses_override",
-        "_metrics",
-        "_nodes_by_depth",
-        "_non_trainable_variables",
-        "_operations",
-        "_operations_by_depth",
-        "_outbound_nodes",
-        "_outputs",
-        "_seed_generators",
-        "_trainable_variables",
-        "call_signature_parameters",
-        "output_names",
-    }
-)
 
 _named: weakref.WeakKeyDictionary[keras.Model, set[str]] = weakref.WeakKeyDictionary()
 
@@ -156,18 +132,13 @@ def _searched(models: Sequence[keras.Model]) -> Iterator[Any]:
     """Where optimizers may be: the attributes of the models, and the lists and dictionaries that those hold."""
     for model in models:
         yield vars(model)
-        yield from (value for _, value in _own_attributes(model) if isinstance(value, list | tuple | dict))
-
-
-def _own_attributes(model: keras.Model) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(model).items():
-        if name not in _OF_KERAS and not name.startswith(("__", "_self_")):
-            yield name, value
+        held = attributes_of(model, without=BOOKKEEPING)
+        yield from (value for _, value in held if isinstance(value, list | tuple | dict))
 
 
 def _held(model: keras.Model) -> Iterator[tuple[str, str, Any]]:
     """The attribute, the place of the optimizer in what is saved, and the optimizer."""
-    for name, value in _own_attributes(model):
+    for name, value in attributes_of(model, without=BOOKKEEPING):
         label = name.lstrip("_")
         if isinstance(value, keras.optimizers.Optimizer):
             yield name, label, value
@@ -194,5 +165,4 @@ def _trained(label: str, saved: Collection[str]) -> set[str]:
 
 
 def _is_of(optimizer: Any, key_of: Mapping[int, str]) -> bool:
-    trained = innermost(optimizer)._trainable_variables
-    return all(id(raw(variable)) in key_of for variable in trained)
+    return all(id(raw(variable)) in key_of for variable in trained_by(innermost(optimizer)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.keras_internals import attributes_of
 from hotdelta.train.module_keys import module_variables
 
 
@@ -20,10 +21,9 @@ def plain_variables(layer: Any) -> Iterator[tuple[str, tf.Variable]]:
     """
     if type(layer).__module__.partition(".")[0] == "keras":
         return
-    for name, value in vars(layer).items():
-        if not name.startswith(("__", "_self_")):
-            for place, item in _items(name.lstrip("_"), value):
-                yield from (found for found in _variables(place, item) if found[1].dtype != tf.string)
+    for name, value in attributes_of(layer):
+        for place, item in _items(name.lstrip("_"), value):
+            yield from (found for found in _variables(place, item) if found[1].dtype != tf.string)
 
 
 def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:

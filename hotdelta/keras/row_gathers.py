@@ -15,6 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hotdelta.keras_internals import table_of
+from hotdelta.tensorflow_internals import name_of_input
 from hotdelta.train.optimizer_slots import raw
 
 _guard_layer_classes = threading.Lock()
@@ -40,7 +42,7 @@ class SeenInputs:
         while operation is not None and operation.type in _PASSES_IDS_ON:
             operation = operation.inputs[0].op
         if operation is not None and operation.type == "Placeholder":
-            self.wanted[operation.get_attr("_user_specified_name").decode()] = wanted
+            self.wanted[name_of_input(operation)] = wanted
 
 
 @contextmanager
@@ -92,4 +94,4 @@ def _observed(seen: SeenInputs, wanted: tf.DType | None, owner: int) -> Any:
 def _gather(layer: Any, ids: tf.Tensor) -> tf.Tensor:
     if ids.dtype not in (tf.int32, tf.int64):
         ids = tf.cast(ids, tf.int32)
-    return tf.cast(tf.gather(raw(layer._embeddings), ids), layer.compute_dtype)
+    return tf.cast(tf.gather(raw(table_of(layer)), ids), layer.compute_dtype)

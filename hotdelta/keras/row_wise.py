@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.row_gradients import (
@@ -18,6 +17,8 @@ from hotdelta.keras.row_gradients import (
     sum_duplicates,
     sum_duplicates_in_each,
 )
+from hotdelta.keras_internals import ClipsThroughMethod, key_in, value_of
+from hotdelta.tensorflow_internals import is_compiled_by_xla
 from hotdelta.train.optimizer_slots import count_every_step
 from hotdelta.train.outside_writes import graphs_around, tell_of_rows
 from hotdelta.train.replicas import is_primary, local
@@ -36,7 +37,7 @@ class Recording:
         self.trace_count = 0
 
 
-class RowWise(keras.optimizers.Optimizer):
+class RowWise(ClipsThroughMethod, keras.optimizers.Optimizer):
     """Mixed in before a Keras optimizer: a step on a sparse gradient reads and writes only the rows that it names.
 
     Dense gradients behave as in the Keras class. Duplicate ids are summed first; clipping and loss scaling work on
@@ -59,7 +60,7 @@ class RowWise(keras.optimizers.Optimizer):
 
     def record_rows(self, variable: tf.Variable | keras.Variable, touched: AnyTouchedRows) -> None:
         """From the next trace on, every row of `variable` that a step writes is recorded in `touched` alone."""
-        key = self._var_key(variable)
+        key = key_in(self, variable)
         if key in self._recording.touched:
             self._recording.touched[key].abandon()
         self._recording.touched[key] = touched
@@ -89,14 +90,16 @@ class RowWise(keras.optimizers.Optimizer):
     def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Any] | None = None) -> None:
         super().apply(sum_duplicates_in_each(grads), trainable_variables)
 
-    def _clip_gradients(self, grads: Sequence[Gradient]) -> list[Gradient]:
-        return map_values(super()._clip_gradients, grads)
+    def clip(
+        self, stock: Callable[[list[Gradient]], Sequence[Gradient]], gradients: Sequence[Gradient]
+    ) -> list[Gradient]:
+        return map_values(stock, gradients)
 
     def update_step(self, gradient: Gradient, variable: Any, learning_rate: Any) -> None:
         if not tf.executing_eagerly():
             self._recording.graphs.update(graphs_around(tf.compat.v1.get_default_graph()))
             self._recording.trace_count += 1
-        touched = self._recording.touched.get(self._var_key(variable))
+        touched = self._recording.touched.get(key_in(self, variable))
         if isinstance(gradient, tf.IndexedSlices):
             self._update_sparsely(gradient, resource(variable), learning_rate, touched)
         else:
@@ -140,7 +143,7 @@ class RowWise(keras.optimizers.Optimizer):
 
 def resource(variable: tf.Variable | keras.Variable) -> tf.Variable:
     """The TensorFlow variable itself, where a Keras variable may hand out a copy cast to another dtype."""
-    return local(variable._value if isinstance(variable, keras.Variable) else variable)
+    return local(value_of(variable) if isinstance(variable, keras.Variable) else variable)
 
 
 def read_rows(variable: tf.Variable | keras.Variable, ids: tf.Tensor) -> tf.Tensor:
@@ -162,7 +165,7 @@ def _stateful_operations() -> set[tf.Operation]:
 
 
 def _refuse_xla(name: str) -> None:
-    if not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+    if not tf.executing_eagerly() and is_compiled_by_xla(tf.compat.v1.get_default_graph()):
         raise ConfigurationError(
             f"optimizer {name} updates rows, which XLA cannot compile", hint="compile with jit_compile=False"
         )

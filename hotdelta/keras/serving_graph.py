@@ -14,6 +14,7 @@ from hotdelta.keras import structure
 from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.row_gathers import SeenInputs, gathering_rows
 from hotdelta.keras.serving_inputs import REMEDY, ModelInputs, given_inputs, inputs_of
+from hotdelta.keras_internals import all_layers, low_rank_of, source_of, table_of
 from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import raw
 from hotdelta.train.serving_module import ServingModule, assemble_module
@@ -60,9 +61,9 @@ def table_keys(model: keras.Model, keys: Mapping[int, str]) -> set[str]:
     """The keys of the tables of all embedding layers, with those of their low-rank updates."""
     found = []
     for layer in structure.table_layers(model):
-        found.append(raw(layer._embeddings))
-        if layer.lora_enabled:
-            found.append(raw(layer.lora_embeddings_a))
+        found.append(raw(table_of(layer)))
+        if (low_rank := low_rank_of(layer)) is not None:
+            found.append(raw(low_rank[0]))
     return {keys[id(variable)] for variable in found if id(variable) in keys}
 
 
@@ -103,12 +104,12 @@ def output_names(model: keras.Model) -> list[str]:
     sources: list[Any] = []
     if isinstance(model, keras.Sequential):
         sources = model.layers[-1:]
-    elif structure._is_functional(model):
-        sources = [output._keras_history.operation for output in model.outputs]
+    elif structure.is_functional(model):
+        sources = [source_of(output) for output in model.outputs]
     counts: dict[str, int] = {}
     found: list[str] = []
     for source in sources:
-        name = structure._given_name(source) or structure._snake_case(type(source).__name__)
+        name = structure.given_name(source) or structure.snake_case(type(source).__name__)
         count = counts[name] = counts.get(name, 0) + 1
         found.append(name if count == 1 else f"{name}_{count - 1}")
     return found
@@ -116,7 +117,7 @@ def output_names(model: keras.Model) -> list[str]:
 
 def _lookup_resources(model: keras.Model) -> Iterator[Any]:
     """Lookup tables that layers hold: a SavedModel keeps only what its root tracks."""
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         for attribute in vars(layer).values():
             yield from (value for value in _items(attribute) if hasattr(value, "resource_handle"))
 

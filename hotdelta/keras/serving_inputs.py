@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras_internals import shapes_of_first_call
 
 REMEDY = (
     "give the input specs: signatures={'serving_default': {'user': tf.TensorSpec([None], tf.int64)}}, "
@@ -103,7 +104,7 @@ def _has_symbolic_inputs(model: keras.Model) -> bool:
 
 def _recorded_inputs(model: keras.Model) -> ModelInputs:
     """A subclassed model: the shapes of its first call, one entry for each argument of build()."""
-    shapes = getattr(model, "_build_shapes_dict", None)
+    shapes = shapes_of_first_call(model)
     if not shapes:
         raise ConfigurationError(
             f"model {model.name!r} was never called, so its inputs are not known",

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from hotdelta.keras.row_gradients import RowGradient
 from hotdelta.keras.row_wise import RowWise, read_rows, write_rows
+from hotdelta.keras_internals import Slot, slot_of
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")
@@ -25,7 +26,7 @@ class SGD(RowWise, keras.optimizers.SGD):
         if self.momentum == 0:
             return [write_rows(variable, ids, read_rows(variable, ids) - descent)]
 
-        slot = self.momentums[self._get_variable_index(variable)]
+        slot = slot_of(self, Slot.MOMENTUM_OF_SGD, variable)
         momentum = tf.cast(self.momentum, variable.dtype)
         velocity = read_rows(slot, ids) * momentum - descent
         step = velocity * momentum - descent if self.nesterov else velocity

@@ -17,6 +17,16 @@ import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.plain_variables import plain_variables
+from hotdelta.keras_internals import (
+    CHILDREN,
+    all_layers,
+    attributes_of,
+    children_of,
+    has_graph_of_layers,
+    lists_in,
+    seed_generators_of,
+    variables_of,
+)
 from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
 
 
@@ -25,12 +35,12 @@ def model_variables(model: keras.Model) -> list[KeyedVariable]:
 
     Raises when two would have one key; but a plain one, which a layer may hold under the name of a weight, is numbered.
     """
-    layers = model._flatten_layers()
+    layers = all_layers(model)
     counted = [*model.variables, *(state for layer in layers for state in _states(layer))]
     wanted = {id(variable): variable for variable in [*counted, *_beside(counted, layers)]}
     found: dict[int, KeyedVariable] = {}
     taken: set[str] = set()
-    places = list(_walk_layers(model, "", set()))
+    places = list(walk_layers(model, "", set()))
     for key, variable in _counted(places):
         if id(variable) in wanted and id(variable) not in found:
             if key in taken:
@@ -56,14 +66,14 @@ def model_variables(model: keras.Model) -> list[KeyedVariable]:
 
 def table_layers(model: keras.Model) -> Iterator[keras.layers.Embedding]:
     """Every embedding layer of the model, ours and Keras's own."""
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if isinstance(layer, keras.layers.Embedding) and layer.built:
             yield layer
 
 
 def inner_models(model: keras.Model) -> Iterator[tuple[str, keras.Model]]:
     """The models among its layers, each with its path."""
-    for path, layer in _walk_layers(model, "", set()):
+    for path, layer in walk_layers(model, "", set()):
         if isinstance(layer, keras.Model) and layer is not model:
             yield path, layer
 
@@ -76,7 +86,7 @@ def _beside(counted: list[Any], layers: list[Any]) -> Iterator[tf.Variable]:
 
 def held_beside(model: keras.Model) -> list[Any]:
     """The plain variables of its layers, of which Keras keeps no list."""
-    return list(_plain_in(model._flatten_layers()))
+    return list(_plain_in(all_layers(model)))
 
 
 def _plain_in(layers: list[Any]) -> Iterator[tf.Variable]:
@@ -85,15 +95,15 @@ def _plain_in(layers: list[Any]) -> Iterator[tf.Variable]:
 
 def held_variables(model: keras.Model) -> list[Any]:
     """What makes it another model when it changes: its variables, seeds and states."""
-    layers = model._flatten_layers()
-    return [held for layer in layers for held in (*_own_variables(layer), *layer._seed_generators)]
+    return [
+        held for layer in all_layers(model) for held in (*_own_variables(layer), *seed_generators_of(layer))
+    ]
 
 
 def variable_lists(model: keras.Model) -> Iterator[Any]:
     """Where Keras keeps them, and the layers: as long as these hold the same, so does the model."""
-    for layer in model._flatten_layers():
-        yield from (layer._trainable_variables, layer._non_trainable_variables)
-        yield from (layer._seed_generators, layer._layers)
+    for layer in all_layers(model):
+        yield from lists_in(layer)
         if _states(layer):
             yield vars(layer)
 
@@ -103,7 +113,7 @@ def _counted(places: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     for path, layer in places:
         for name, variable in numbered(_own_variables(layer)):
             yield _join(path, name), variable
-        for number, generator in enumerate(layer._seed_generators):
+        for number, generator in enumerate(seed_generators_of(layer)):
             yield _join(path, f"seed_generator_{number}"), generator.state
 
 
@@ -119,7 +129,7 @@ def _free(key: str, taken: Container[str]) -> str:
 
 
 def _own_variables(layer: Any) -> list[Any]:
-    return [*layer._trainable_variables, *layer._non_trainable_variables, *_states(layer)]
+    return [*variables_of(layer), *_states(layer)]
 
 
 def _states(layer: Any) -> list[Any]:
@@ -128,42 +138,39 @@ def _states(layer: Any) -> list[Any]:
     return keras.tree.flatten(layer.states) if is_stateful else []
 
 
-def _walk_layers(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def walk_layers(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if id(layer) in seen:
         return
     seen.add(id(layer))
     yield path, layer
     for label, child in _children(layer):
-        yield from _walk_layers(child, _join(path, label), seen)
+        yield from walk_layers(child, _join(path, label), seen)
 
 
 def _children(layer: Any) -> Iterator[tuple[str, Any]]:
     attributes = (
-        {} if isinstance(layer, keras.Sequential) or _is_functional(layer) else _attribute_names(layer)
+        {} if isinstance(layer, keras.Sequential) or is_functional(layer) else _attribute_names(layer)
     )
     counts: dict[str, int] = {}
-    for child in layer._layers:
+    for child in children_of(layer):
         label = attributes.get(id(child))
         if label is None:
-            label = _given_name(child)
+            label = given_name(child)
         if label is None:
-            kind = _snake_case(type(child).__name__)
+            kind = snake_case(type(child).__name__)
             count = counts[kind] = counts.get(kind, 0) + 1
             label = kind if count == 1 else f"{kind}_{count - 1}"
         yield label, child
 
 
-def _is_functional(layer: Any) -> bool:
-    is_wrapper = getattr(layer, "_functional", None) is not None
-    return isinstance(layer, keras.Model) and not is_wrapper and hasattr(layer, "_operations")
+def is_functional(layer: Any) -> bool:
+    return isinstance(layer, keras.Model) and has_graph_of_layers(layer)
 
 
 def _attribute_names(layer: Any) -> dict[int, str]:
     """Which attribute, or which place in an attribute's list or dictionary, holds each child."""
     found: dict[int, str] = {}
-    for name, value in vars(layer).items():
-        if name in ("_layers", "_metrics") or name.startswith(("__", "_self_")):
-            continue
+    for name, value in attributes_of(layer, without=CHILDREN):
         label = name.lstrip("_")
         if isinstance(value, keras.layers.Layer):
             found.setdefault(id(value), label)
@@ -176,13 +183,13 @@ def _attribute_names(layer: Any) -> dict[int, str]:
     return found
 
 
-def _given_name(layer: Any) -> str | None:
+def given_name(layer: Any) -> str | None:
     """The layer's name, unless Keras made it up from the class and a counter."""
-    made_up = rf"{re.escape(_snake_case(type(layer).__name__))}(_\d+)?"
+    made_up = rf"{re.escape(snake_case(type(layer).__name__))}(_\d+)?"
     return None if re.fullmatch(made_up, layer.name) else str(layer.name)
 
 
-def _snake_case(name: str) -> str:
+def snake_case(name: str) -> str:
     name = re.sub(r"\W+", "", name)
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()

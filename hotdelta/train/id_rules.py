@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from hotdelta.errors import ManifestError
 from hotdelta.logs import counted
+from hotdelta.tensorflow_internals import count_of_unknown, find_in_module, known_words
 from hotdelta.train.vocabularies import read_ids, read_table, words_of
 
 REMEDY = (
@@ -110,8 +111,7 @@ def find_rules(readers: Iterable[tuple[str, Callable[[], Any]]]) -> dict[str, Id
 
 def module_id_rules(module: tf.Module) -> dict[str, IdRule]:
     """Of the lookup layers and the constant lookup tables that a tf.Module holds, by the path of attributes."""
-    holders = module._flatten(predicate=_has_id_rule, with_path=True)  # noqa: SLF001
-    return find_rules(("/".join(map(str, path)), partial(_read, holder)) for path, holder in holders)
+    return find_rules((path, partial(_read, holder)) for path, holder in find_in_module(module, _has_id_rule))
 
 
 def _has_id_rule(value: Any) -> bool:
@@ -125,5 +125,6 @@ def _read(holder: Any) -> Any:
     if isinstance(holder, tf.lookup.StaticHashTable):
         return read_ids(holder)
     # A word that it does not know gets an id behind those that it knows: with one more of them, another id.
-    known = [] if holder._table is None else read_table(holder._table)  # noqa: SLF001
-    return {"known": _digest(known), "unknown": int(holder._num_oov_buckets)}  # noqa: SLF001
+    table = known_words(holder)
+    known = [] if table is None else read_table(table)
+    return {"known": _digest(known), "unknown": count_of_unknown(holder)}

@@ -1,7 +1,4 @@
-"""Keys for what a tf.Module holds: the path of attributes that leads to it.
-
-tf.Module has no public walk that tells the paths, hence the private one.
-"""
+"""Keys for what a tf.Module holds: the path of attributes that leads to it."""
 
 from __future__ import annotations
 
@@ -14,7 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras_internals import all_layers
 from hotdelta.logs import event
+from hotdelta.tensorflow_internals import find_in_module
 from hotdelta.train.optimizer_slots import KeyedVariable, innermost, is_variable, raw
 from hotdelta.train.sharded import is_sharded
 
@@ -46,15 +45,13 @@ def module_variables(module: tf.Module) -> dict[str, Any]:
     would be saved. One that is not built yet may get some. And for a model of Keras 2.
     """
     refuse_keras_2(module)
-    paths = module._flatten(predicate=_holds_state, with_path=True)  # noqa: SLF001
     found: dict[int, tuple[str, Any]] = {}
-    for path, holder in paths:
-        key = "/".join(map(str, path))
+    for path, holder in find_in_module(module, _holds_state):
         if _is_keras_layer(holder):
             if holder.variables or not holder.built:
-                raise _hides_variables(module, key)
+                raise _hides_variables(module, path)
             continue
-        variable, key = (holder.state, f"{key}/state") if _is_generator(holder) else (holder, key)
+        variable, key = (holder.state, f"{path}/state") if _is_generator(holder) else (holder, path)
         found.setdefault(id(variable), (key, variable))
     return dict(found.values())
 
@@ -69,11 +66,10 @@ def name_unsaved_optimizers(module: tf.Module, saved: Any) -> None:
         return
     known = {id(saved), id(innermost(saved))}
     kind = keras.optimizers.Optimizer
-    for path, held in module._flatten(predicate=lambda value: isinstance(value, kind), with_path=True):  # noqa: SLF001
+    for attribute, held in find_in_module(module, lambda value: isinstance(value, kind)):
         if id(held) not in known and held not in _named:
             _named.add(held)
             hint = "only one is: give the others' variables with those of the model, in a dictionary"
-            attribute = "/".join(map(str, path))
             event(logger, logging.WARNING, "an optimizer is not saved", attribute=attribute, hint=hint)
 
 
@@ -121,15 +117,15 @@ def _keras() -> Any:
 
 def module_resources(module: tf.Module) -> list[Any]:
     """Lookup tables and the like: a SavedModel keeps only those that its root tracks."""
-    holders = module._flatten(predicate=lambda value: _is_resource(value) or _is_keras_layer(value))  # noqa: SLF001
+    found = find_in_module(module, lambda value: _is_resource(value) or _is_keras_layer(value))
+    holders = {id(holder): holder for _, holder in found}.values()
     return [resource for holder in holders for resource in _resources_of(holder)]
 
 
 def _resources_of(holder: Any) -> list[Any]:
     if not _is_keras_layer(holder):
         return [holder]
-    layers = holder._flatten_layers()  # noqa: SLF001
-    return [value for layer in layers for value in vars(layer).values() if _is_resource(value)]
+    return [value for layer in all_layers(holder) for value in vars(layer).values() if _is_resource(value)]
 
 
 def _is_resource(value: Any) -> bool:

@@ -13,6 +13,15 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras_internals import (
+    is_keras_variable,
+    lists_along,
+    optimizers_in,
+    step_counter_of,
+    trained_by,
+    value_of,
+    wrapped_in,
+)
 from hotdelta.train.replicas import primary
 from hotdelta.train.sharded import is_sharded
 
@@ -40,18 +49,18 @@ def raw(variable: Any) -> tf.Variable:
     Of a variable that is mirrored on several devices it is the primary copy.
     """
     is_raw = isinstance(variable, tf.Variable) or is_sharded(variable)
-    return primary(variable if is_raw else variable._value)  # noqa: SLF001
+    return primary(variable if is_raw else value_of(variable))
 
 
 def is_variable(value: Any) -> bool:
     """Of TensorFlow, of Keras, or one that is sharded."""
-    return isinstance(value, tf.Variable) or is_sharded(value) or hasattr(value, "_value")
+    return isinstance(value, tf.Variable) or is_sharded(value) or is_keras_variable(value)
 
 
 def innermost(optimizer: Any) -> Any:
     """The optimizer that writes to the variables, without the ones wrapped around it (loss scaling)."""
-    while getattr(optimizer, "inner_optimizer", None) is not None:
-        optimizer = optimizer.inner_optimizer
+    while (inner := wrapped_in(optimizer)) is not None:
+        optimizer = inner
     return optimizer
 
 
@@ -66,9 +75,9 @@ def count_every_step(optimizer: Any) -> None:
     it was at 272. Schedules and bias correction go by it.
     """
     for each in with_wrapped(optimizer):
-        counter: Any = getattr(each, "_iterations", None)
-        if hasattr(counter, "_value"):
-            counter.assign_add = counter._value.assign_add  # noqa: SLF001
+        counter = step_counter_of(each)
+        if is_keras_variable(counter):
+            counter.assign_add = value_of(counter).assign_add
 
 
 def optimizer_variables(
@@ -106,10 +115,10 @@ def with_wrapped(optimizer: Any) -> Iterator[Any]:
 
 
 def _wrapped(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    inner = getattr(optimizer, "inner_optimizer", None)
+    inner = wrapped_in(optimizer)
     if inner is not None:
         yield "inner", inner
-    for number, part in enumerate(getattr(optimizer, "optimizers", ())):
+    for number, part in enumerate(optimizers_in(optimizer)):
         yield f"optimizers/{number}", part
 
 
@@ -125,16 +134,13 @@ def _key(variable: Any, key_of: Mapping[int, str]) -> str:
 
 def _lists_of_variables(optimizer: Any, own: Mapping[int, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Keras keeps slots in lists that run along the trainable variables: (name, trainable variable, slot)."""
-    trainable = list(optimizer._trainable_variables)  # noqa: SLF001
+    trainable = trained_by(optimizer)
     seen: set[int] = set()
-    for attribute, values in sorted(vars(optimizer).items()):
-        # `_variables` is the list of all of them, which may happen to be as long.
-        if attribute == "_variables" or not isinstance(values, list) or len(values) != len(trainable):
-            continue
+    for name, values in lists_along(optimizer, trainable):
         for variable, slot in zip(trainable, values, strict=True):
             if id(slot) in own and id(slot) not in seen:
                 seen.add(id(slot))
-                yield attribute.lstrip("_"), variable, slot
+                yield name, variable, slot
 
 
 def numbered(variables: Iterable[Any]) -> Iterator[tuple[str, Any]]:

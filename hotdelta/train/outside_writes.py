@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework.func_graph import FuncGraph
+
+from hotdelta.tensorflow_internals import PRIVATE_WRITES, function_around, is_traced_function
 
 # The first argument of these is an IndexedSlices, whose indices are the rows.
 ROW_WRITES = tuple(f"scatter_{kind}" for kind in ("update", "add", "sub", "mul", "div", "min", "max"))
 WHOLE_WRITES = (
-    *("assign", "assign_add", "assign_sub", "_restore_from_tensors", "load"),
+    *("assign", "assign_add", "assign_sub", "load", *PRIVATE_WRITES),
     *(f"scatter_nd_{kind}" for kind in ("update", "add", "sub", "min", "max")),
     "batch_scatter_update",
-    # What `variable[1:3].assign(...)` comes to.
-    "_strided_slice_assign",
 )
 _WATCHERS = "_hotdelta_watchers"
 _TOLD_BY = "_hotdelta_told_by"
@@ -70,7 +69,7 @@ def tell_of_rows(variable: tf.Variable, written: Sequence[Any], rows: tf.Tensor)
     _note_function(variable)
 
 
-def functions_that_told(variable: tf.Variable) -> list[FuncGraph]:
+def functions_that_told(variable: tf.Variable) -> list[tf.Graph]:
     """The traced functions, among those still alive, that write to it and tell those who watched it at that time."""
     return list(vars(variable).get(_TOLD_BY, ()))
 
@@ -78,7 +77,7 @@ def functions_that_told(variable: tf.Variable) -> list[FuncGraph]:
 def graphs_around(graph: tf.Graph) -> list[tf.Graph]:
     """The graph itself, and those of the functions around it that still exist, the outermost last."""
     found = [graph]
-    while getattr(outer := getattr(found[-1], "outer_graph", None), "building_function", False):
+    while (outer := function_around(found[-1])) is not None:
         found.append(outer)
     return found
 
@@ -94,7 +93,7 @@ def _note_function(variable: tf.Variable) -> None:
     if _watchers(variable) and not tf.executing_eagerly():
         around = graphs_around(tf.compat.v1.get_default_graph())
         told_by = vars(variable).setdefault(_TOLD_BY, weakref.WeakSet())
-        told_by.update(graph for graph in around if type(graph) is FuncGraph)
+        told_by.update(graph for graph in around if is_traced_function(graph))
 
 
 def _watchers(variable: tf.Variable) -> list[Watcher]:

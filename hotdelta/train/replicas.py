@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.values import DistributedVariable
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras_internals import strategy_of
+from hotdelta.tensorflow_internals import DistributedVariable, all_copies, is_default_strategy, local_copy
 
-# TensorFlow has no public name for the strategy that stands for "none".
-_ONE_PROCESS = frozenset({"_DefaultDistributionStrategy", "OneDeviceStrategy", "MirroredStrategy"})
+_ONE_PROCESS = frozenset({"OneDeviceStrategy", "MirroredStrategy"})
 
 
 def primary(variable: Any) -> Any:
@@ -35,7 +35,7 @@ def local(variable: Any) -> Any:
     """The copy of the replica that is being traced or updated here, the primary outside of replicas."""
     if not isinstance(variable, DistributedVariable):
         return variable
-    return variable._get()  # noqa: SLF001
+    return local_copy(variable)
 
 
 def is_primary(variable: tf.Variable) -> bool:
@@ -45,9 +45,7 @@ def is_primary(variable: tf.Variable) -> bool:
 
 def copies(variable: tf.Variable) -> tuple[tf.Variable, ...]:
     """Every copy of which `variable` is one, the primary first; a plain variable is the only one."""
-    container = getattr(getattr(variable, "handle", None), "_distributed_container", None)
-    owner = container() if container is not None else None
-    return tuple(owner.values) if owner is not None else (variable,)
+    return all_copies(variable) or (variable,)
 
 
 def differing(variables: Iterable[tuple[str, tf.Variable]]) -> list[str]:
@@ -73,7 +71,7 @@ def refuse_differing(variables: Iterable[tuple[str, tf.Variable]]) -> None:
 
 def refuse_strategy(strategy: tf.distribute.Strategy) -> None:
     """Raises ConfigurationError for a strategy under which Keras would not train what is saved."""
-    if type(strategy).__name__ in _ONE_PROCESS:
+    if is_default_strategy(strategy) or type(strategy).__name__ in _ONE_PROCESS:
         return
     raise ConfigurationError(
         f"the callback cannot save a model that fit trains under {type(strategy).__name__}",
@@ -84,8 +82,8 @@ def refuse_strategy(strategy: tf.distribute.Strategy) -> None:
 
 def refuse_other_scope(strategy: tf.distribute.Strategy, optimizer: Any) -> None:
     """Raises ConfigurationError when the optimizer was not made in the scope in which the model was."""
-    made_in = getattr(optimizer, "_distribution_strategy", strategy)
-    if made_in is not strategy and type(made_in) is not type(strategy):
+    made_in = strategy_of(optimizer)
+    if made_in is not None and type(made_in) is not type(strategy):
         raise ConfigurationError(
             f"the model was made under {type(strategy).__name__}, its optimizer under {type(made_in).__name__}",
             hint="make and compile the model, and make its optimizer, in one `with strategy.scope()`",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
+
+from hotdelta.tensorflow_internals import connected_cluster
 
 
 def task_of(device: str) -> str:
@@ -25,5 +26,5 @@ def addresses_in(cluster: Any) -> dict[str, str]:
 
 def connected_server(device: str) -> dict[str, str]:
     """The task of a device with its address, empty when this process is connected to no cluster that has it."""
-    connected, task = context.context().get_server_def(), task_of(device)
-    return {task: addresses_in(connected.cluster).get(task, "") if connected else ""}
+    cluster, task = connected_cluster(), task_of(device)
+    return {task: addresses_in(cluster).get(task, "") if cluster else ""}

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
+from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.fetching import fetch, here
 from hotdelta.train.server_rows import ServerRows, gather_on_servers, wait_for
 from hotdelta.train.sharded import MESSAGE_BYTES, Shard, asking_servers, shards_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from tensorflow.python.eager import context, executor
+from hotdelta.tensorflow_internals import executor_apart
 
 Result = TypeVar("Result")
 
@@ -18,6 +18,6 @@ def on_each_server(work: Mapping[str, Callable[[], Result]]) -> list[Result]:
 
 
 def _apart(work: Callable[[], Result]) -> Result:
-    # TensorFlow tells the failure of an operation on a server to whoever shares its executor: training would be told.
-    with context.executor_scope(executor.new_executor(enable_async=False)):
+    # Otherwise training would be told what fails here.
+    with executor_apart():
         return work()

@@ -9,19 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import tensorflow as tf
-from tensorflow.core.config import flags
-from tensorflow.python.saved_model.save import save_and_return_nodes
 
 from hotdelta.chain import names
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import DamagedError, ManifestError, ModelMismatchError
 from hotdelta.logs import event, quiet_tensorflow
+from hotdelta.tensorflow_internals import save_graph_alone
 from hotdelta.train.serving_module import ServingModule
 from hotdelta.train.serving_trace import loaded_signature
 
@@ -42,10 +39,8 @@ def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -
     old = _temporary(target.with_name(f"old-{target.name}"))
     functions = {name: signature.function for name, signature in module.signatures.items()}
     try:
-        with quiet_tensorflow(), _without_fingerprint():
-            save_and_return_nodes(
-                module.root, str(temporary), signatures=functions, experimental_skip_checkpoint=True
-            )
+        with quiet_tensorflow():
+            save_graph_alone(module.root, temporary, signatures=functions)
         if target.exists():
             Disk().rename(target, old)
         try:
@@ -60,18 +55,6 @@ def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
     return target
-
-
-@contextmanager
-def _without_fingerprint() -> Iterator[None]:
-    """TensorFlow would look for the checkpoint that is left out, and warn that it "failed to read checkpoint file"."""
-    flag = flags.config().saved_model_fingerprinting
-    before = flag.value()
-    flag.reset(False)
-    try:
-        yield
-    finally:
-        flag.reset(before)
 
 
 def load_serving_graph(directory: Path, schema: Schema) -> ServingModule:

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from hotdelta.chain.schema import SignatureSpec, TensorSpec
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import without_traces
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -87,7 +88,7 @@ def retrace(name: str, function: Any) -> Signature:
     structure = concrete.structured_input_signature
     specs = [_named(name, spec, index) for index, spec in enumerate(tf.nest.flatten(structure))]
     # A trace from before, with whole reads where stock layers now gather rows, would be used again.
-    untraced = function._clone(None) if hasattr(function, "_clone") else function  # noqa: SLF001
+    untraced = without_traces(function)
 
     def call(inputs: Sequence[tf.Tensor]) -> Mapping[str, tf.Tensor]:
         args, kwargs = tf.nest.pack_sequence_as(structure, list(inputs))

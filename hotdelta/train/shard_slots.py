@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensorflow.python.distribute.sharded_variable import ShardedVariable
-
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import ShardedVariable
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, optimizer_variables
 from hotdelta.train.sharded import is_sharded, shards_of
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 from hotdelta.errors import CommitError
+from hotdelta.tensorflow_internals import ShardedVariable
 from hotdelta.train.fetching import fetch, here
 from hotdelta.train.server_addresses import connected_server
 from hotdelta.train.server_patience import PATIENCE

@@ -8,10 +8,10 @@ from typing import NoReturn, Protocol
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
+from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.fetching import fetch
 
 Ids = NDArray[np.int64]

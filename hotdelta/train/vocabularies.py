@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hotdelta.keras_internals import lookup_layer_of
 from hotdelta.logs import event
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def _vocabulary(layer: Any) -> Iterable[Any]:
     """What `get_vocabulary` returns, which takes several times as long for it."""
     layers = tf.keras.layers
     if type(layer) is layers.TextVectorization:
-        layer = layer._lookup_layer  # noqa: SLF001
+        layer = lookup_layer_of(layer)
     is_stock = type(layer) in (layers.StringLookup, layers.IntegerLookup)
     if not is_stock or layer.invert or not layer.lookup_table.size():
         return layer.get_vocabulary()  # type: ignore[no-any-return]

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import tensorflow as tf
-from tensorflow.python.eager import context
+
+from hotdelta.tensorflow_internals import eager_context
 
 v1 = tf.compat.v1
 
@@ -16,7 +17,7 @@ def eager_mode() -> Iterator[None]:
     """Not for use beside other threads that build graphs: how shapes behave is a switch of the whole process."""
     v1.enable_v2_tensorshape()
     try:
-        with context.eager_mode(), tf.device(None):
+        with eager_context(), tf.device(None):
             yield
     finally:
         v1.disable_v2_tensorshape()

@@ -23,6 +23,7 @@ from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variabl
 from hotdelta.compat.v1.served_variables import served_variables
 from hotdelta.compat.v1.serving_rewrite import ServingGraph, rewrite_for_serving
 from hotdelta.errors import ConfigurationError, ModelMismatchError
+from hotdelta.tensorflow_internals import value_in_graph
 from hotdelta.train.serving_files import load_schema
 from hotdelta.train.serving_module import ServingModule
 from hotdelta.train.serving_trace import Signature, trace_signature
@@ -49,7 +50,7 @@ def _tensor(name: str, output: Any) -> tf.Tensor:
             f"output {name!r} is the operation {output.name!r}, which computes no tensor",
             hint="give tensors that a prediction computes, and no train_op",
         )
-    return output._graph_element if hasattr(output, "_graph_element") else output
+    return value_in_graph(output)
 
 
 def export_chain(
@@ -175,7 +176,7 @@ def _trace(
 
 
 def _read(session: Any, item: SavedVariable) -> np.ndarray:
-    parts = [part.variable._graph_element if part.is_resource else part.reference for part in item.parts]
+    parts = [value_in_graph(part.variable) if part.is_resource else part.reference for part in item.parts]
     values = session.run(parts)
     return np.asarray(values[0]) if len(values) == 1 else np.concatenate(values)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from exporter.node_definitions import SEGMENT_LOOKUPS
 from hotdelta.compat.v1.saved_variables import Part
+from hotdelta.tensorflow_internals import attributes_for_new, is_reference
 from hotdelta.train.trace_check import READERS, ROW_WRITERS
 
 _PREFIX = "Resource"
@@ -60,7 +61,7 @@ def written_variable(operation: Any) -> str | None:
     is_reference = operation.op_def.input_arg[0].is_ref
     if not is_reference and not operation.type.startswith(_RESOURCE_WRITERS):
         return None
-    while source.op.type in _PASSING or (source.dtype._is_ref_dtype and source.op.inputs):
+    while source.op.type in _PASSING or (is_reference(source) and source.op.inputs):
         source = source.op.inputs[0]
     return str(source.op.name)
 
@@ -75,7 +76,7 @@ def row_indices(writer: Any) -> tf.Tensor:
 @contextmanager
 def own_operations() -> Iterator[None]:
     """What is added to the default graph inside is ours: it reads rows, and does not say how the user looks them up."""
-    with tf.compat.v1.get_default_graph()._attr_scope({_OWN: tf.compat.v1.AttrValue(b=True)}):
+    with attributes_for_new(tf.compat.v1.get_default_graph(), {_OWN: tf.compat.v1.AttrValue(b=True)}):
         yield
 
 
@@ -92,13 +93,13 @@ def _consumers(reference: tf.Tensor) -> Iterator[Any]:
             if operation.name in seen or not _takes_reference(operation, reference):
                 continue
             seen.add(operation.name)
-            queue.extend(output for output in operation.outputs if _is_reference(output))
+            queue.extend(output for output in operation.outputs if _hands_on(output))
             yield operation
 
 
-def _is_reference(tensor: tf.Tensor) -> bool:
-    is_handle = tensor.dtype == tf.resource and tensor.op.type in _PASSING
-    return bool(is_handle or tensor.dtype._is_ref_dtype)
+def _hands_on(tensor: tf.Tensor) -> bool:
+    is_handle = bool(tensor.dtype == tf.resource and tensor.op.type in _PASSING)
+    return is_handle or is_reference(tensor)
 
 
 def _takes_reference(operation: Any, reference: tf.Tensor) -> bool:

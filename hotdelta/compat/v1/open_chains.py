@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotdelta.tensorflow_internals import session_below
+
 if TYPE_CHECKING:
     from hotdelta.compat.v1.session_chain import SessionChain
 
@@ -38,7 +40,7 @@ def wait_for_writes(run_dir: Path) -> None:
 
 def is_saved(session: Any) -> bool:
     """Whether what changes in this Session goes into a chain now."""
-    session = session._tf_sess() if hasattr(session, "_tf_sess") else session
+    session = session_below(session)
     return any(
         chain.is_started_for(session) and not chain.is_session_closed() for chain in _open_chains.values()
     )

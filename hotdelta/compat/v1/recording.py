@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.graph_writers import Uses, row_indices
 from hotdelta.compat.v1.saved_variables import Part, SavedVariable
+from hotdelta.tensorflow_internals import is_in_control_flow, run_before, waiting_for
 
 SCOPE = "hotdelta"
 
@@ -38,10 +39,10 @@ def refusal(uses: Sequence[Uses]) -> str | None:
             followers = _followers(writer)
             if not followers:
                 return f"nothing follows {writer.type} {writer.name}, so it may run without its recorder"
-            if any(_is_in_control_flow(operation) for operation in (writer, *followers)):
+            if any(is_in_control_flow(operation) for operation in (writer, *followers)):
                 return f"{writer.type} {writer.name} is used inside a cond or a loop"
         for assign in use.set_up:
-            if _is_in_control_flow(assign):
+            if is_in_control_flow(assign):
                 return f"{assign.type} {assign.name} is inside a cond or a loop"
     return None
 
@@ -76,7 +77,7 @@ def add_recorder(flags: PartFlags, writer: Any) -> tf.Operation:
                 resource=flags.variable.handle, indices=indices, updates=one, name=f"{SCOPE}/record"
             )
     for operation in followers:
-        operation._add_control_input(recorder)
+        run_before(operation, recorder)
     return recorder
 
 
@@ -87,7 +88,7 @@ def mark_when_assigned(flags: PartFlags, assign: Any) -> tf.Operation:
     what sets them once more afterwards, for those who see it fetched: a delta may be taken in between.
     """
     with tf.device(flags.variable.device):
-        assign._add_control_input(mark_all(flags))
+        run_before(assign, mark_all(flags))
         with tf.control_dependencies([assign]):
             return mark_all(flags)
 
@@ -97,13 +98,9 @@ def mark_all(flags: PartFlags) -> tf.Operation:
         return flags.variable.assign(tf.ones_like(flags.variable.initial_value), read_value=False)
 
 
-def _is_in_control_flow(operation: Any) -> bool:
-    return operation._get_control_flow_context() is not None
-
-
 def _followers(writer: Any) -> list[Any]:
     outputs = [operation for tensor in writer.outputs for operation in tensor.consumers()]
-    return [*writer._control_outputs, *outputs]
+    return [*waiting_for(writer), *outputs]
 
 
 def set_flags(variable: tf.Variable, ids: tf.Tensor, value: int) -> tf.Operation:

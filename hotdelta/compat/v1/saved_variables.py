@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import is_partitioned, parts_of_partitioned, reference_of, slice_info
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,7 +26,7 @@ class Part:
     def reference(self) -> tf.Tensor:
         """The tensor through which operations reach the variable: its handle, or its reference."""
         variable = self.variable
-        return variable.handle if self.is_resource else variable._ref()
+        return variable.handle if self.is_resource else reference_of(variable)
 
     @property
     def is_resource(self) -> bool:
@@ -96,8 +97,8 @@ def _flatten(variables: Iterable[Any]) -> list[Any]:
     for variable in variables:
         if isinstance(variable, tf.Variable):
             flat.append(variable)
-        elif hasattr(variable, "_get_variable_list"):
-            flat.extend(variable._get_variable_list())
+        elif is_partitioned(variable):
+            flat.extend(parts_of_partitioned(variable))
         else:
             raise ConfigurationError(
                 f"{variable!r} is no variable, so its changes cannot be in a delta",
@@ -107,13 +108,13 @@ def _flatten(variables: Iterable[Any]) -> list[Any]:
 
 
 def _key(variable: Any) -> str:
-    info = variable._save_slice_info
+    info = slice_info(variable)
     return str(info.full_name) if info else str(variable.op.name)
 
 
 def _saved(key: str, variables: list[Any], trainable: set[int]) -> SavedVariable:
     first = variables[0]
-    info = first._save_slice_info
+    info = slice_info(first)
     if not first.shape.is_fully_defined() or first.dtype.base_dtype == tf.string:
         raise ConfigurationError(
             f"variable {key!r} is {first.dtype.base_dtype.name} of shape {first.shape}, which a delta cannot hold",
@@ -133,7 +134,7 @@ def _saved(key: str, variables: list[Any], trainable: set[int]) -> SavedVariable
 
 
 def _part(key: str, variable: Any, shape: tuple[int, ...]) -> Part:
-    info = variable._save_slice_info
+    info = slice_info(variable)
     if info is None:
         return Part(variable, 0, shape[0] if shape else 1, "")
     if any(info.var_offset[1:]) or tuple(info.var_shape[1:]) != shape[1:]:

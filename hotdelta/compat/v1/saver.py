@@ -28,6 +28,7 @@ from hotdelta.compat.v1.training_graph import (
     watch_assigns,
 )
 from hotdelta.errors import ConfigurationError, ModelMismatchError
+from hotdelta.tensorflow_internals import is_saver_built, kept_by, slice_info, variables_given_to
 
 # What tf.train.Saver.save takes after the step, in that order, and the values of it that a chain can have.
 _STOCK_OPTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -63,8 +64,9 @@ class Saver(tf.compat.v1.train.Saver):
             kwargs.setdefault("defer_build", True)
         super().__init__(var_list, *args, **kwargs)
         if incremental_save_restore:
-            refuse_hours(self._keep_checkpoint_every_n_hours)
-            check_kept("max_to_keep", self._max_to_keep)
+            max_to_keep, hours = kept_by(self)
+            refuse_hours(hours)
+            check_kept("max_to_keep", max_to_keep)
             register_saver(self)
 
     @property
@@ -74,7 +76,7 @@ class Saver(tf.compat.v1.train.Saver):
 
     def saved_variables(self) -> tuple[SavedVariable, ...]:
         """Raises ConfigurationError when it saves anything that a delta cannot hold."""
-        given = self._var_list
+        given = variables_given_to(self)
         if isinstance(given, dict):
             raise ConfigurationError(
                 "an incremental Saver has names of its own for variables, and servers know only the variables' names",
@@ -96,7 +98,7 @@ class Saver(tf.compat.v1.train.Saver):
     def make_ready(self, *, is_seen: bool) -> TrainingGraph:
         """As a scaffold does it that is finalized, for a Session without one. May be called again."""
         with unfinalized(tf.compat.v1.get_default_graph()):
-            if not self._is_built:
+            if not is_saver_built(self):
                 self.build()
             self.remember_meta_graph()
             ready = self.prepare(is_seen=is_seen)
@@ -170,7 +172,7 @@ class Saver(tf.compat.v1.train.Saver):
         """Returns the node of a chain that it was restored to, from which deltas can go on."""
         if isinstance(sess, PlainSession) and self.incremental_save_restore:
             sess.begin()
-        if not self._is_built:
+        if not is_saver_built(self):
             with sess.graph.as_default():
                 self.build()
         wait_for_writes(Path(save_path or ".").parent)
@@ -212,17 +214,17 @@ class Saver(tf.compat.v1.train.Saver):
     def _refuse_other_shapes(self, sess: Any, save_path: str) -> None:
         """TensorFlow's own complaint names neither the tensor nor, always, both shapes."""
         if (
-            isinstance(self._var_list, dict)
+            isinstance(variables_given_to(self), dict)
             or not save_path
             or not tf.compat.v1.train.checkpoint_exists(save_path)
         ):
             return
         with sess.graph.as_default():
-            variables = self._var_list or tf.compat.v1.global_variables()
+            variables = variables_given_to(self) or tf.compat.v1.global_variables()
         saved = dict(tf.train.list_variables(save_path))
         problems = []
         for variable in variables:
-            info = getattr(variable, "_save_slice_info", None)
+            info = slice_info(variable)
             name = info.full_name if info else variable.op.name if isinstance(variable, tf.Variable) else ""
             if name not in saved:
                 continue

@@ -16,6 +16,7 @@ from hotdelta.compat.v1.session_chain import SessionChain
 from hotdelta.compat.v1.session_progress import ChiefProgress, check_progress
 from hotdelta.compat.v1.training_graph import TrainingGraph, training_graph_of
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import OpenSaverHook
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.schedule import SaveEvery
 
@@ -32,7 +33,7 @@ class CheckpointSaverListener(tf.compat.v1.train.CheckpointSaverListener):
         """Called when a delta was committed, at the end of a later step. Return True to stop training."""
 
 
-class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
+class CheckpointSaverHook(OpenSaverHook):
     """tf.train.CheckpointSaverHook; with `incremental_save_secs` or `incremental_save_steps` it writes a chain.
 
     A CheckpointConfig in place of the directory says both where and when to save. Only the chief has one. A full is
@@ -87,13 +88,14 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         self._schedule = schedule
         self._delta_timer = PolicyTimer(schedule.delta) if schedule else None
         if schedule is not None:
-            self._timer = PolicyTimer(schedule.full)
+            self._full_timer = PolicyTimer(schedule.full)
+            self.set_timer(self._full_timer)
         self._chain: SessionChain | None = None
         self._saved_step = -1
 
     def begin(self) -> None:
         if self._schedule is None:
-            refuse_chain(self._checkpoint_dir)
+            refuse_chain(self.checkpoint_dir)
         super().begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
@@ -101,7 +103,7 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
             self._chain = self._new_chain(session, self._schedule)
         super().after_create_session(session, coord)
         if self._delta_timer is not None:
-            self._delta_timer.update_last_triggered_step(session.run(self._global_step_tensor))
+            self._delta_timer.update_last_triggered_step(session.run(self.step_tensor))
 
     def before_run(self, run_context: Any) -> Any:
         """Whoever fetches a writer by itself gets its recorder, too."""
@@ -118,18 +120,18 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         self._chain.note_step()
         if self._tell(session, self._chain.collect(session)):
             run_context.request_stop()
-        timers = {Kind.FULL: self._timer, Kind.DELTA: self._delta_timer}
-        next_step = stale_step + self._steps_per_run
+        timers = {Kind.FULL: self._full_timer, Kind.DELTA: self._delta_timer}
+        next_step = stale_step + self.steps_per_run
         if not any(timer.should_trigger_for_step(next_step) for timer in timers.values()):
             return
-        step = int(session.run(self._global_step_tensor))
+        step = int(session.run(self.step_tensor))
         due = next((kind for kind, timer in timers.items() if timer.should_trigger_for_step(step)), None)
         if due is None or not self._chain.is_ready(due, step):
             return
         timers[due].update_last_triggered_step(step)
         if due is Kind.DELTA:
             self._begin_delta(session, step)
-        elif self._save(session, step):
+        elif self.save(session, step):
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
@@ -137,15 +139,15 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         if self._chain is None:
             super().end(session)
             return
-        step = session.run(self._global_step_tensor)
+        step = session.run(self.step_tensor)
         self._tell(session, self._chain.finish(session))
         if step != self._saved_step:
-            self._save(session, step)
+            self.save(session, step)
         else:
             # An operation that counts no step may have written since the last step was saved.
             self._begin_delta(session, step)
             self._tell(session, self._chain.finish(session))
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.end(session, step)
         _prepared(session).end_recording(session)
         chain, self._chain = self._chain, None
@@ -153,33 +155,33 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
         chain.require_saved(step)
 
     def _new_chain(self, session: Any, schedule: SaveSchedule) -> SessionChain:
-        saver: Saver = self._get_saver()
+        saver: Saver = self.find_saver()
         return SessionChain(
             _prepared(session),
             schedule.run_dir,
             keep_fulls=schedule.kept(saver.keep_fulls),
-            step_tensor=self._global_step_tensor,
-            meta_graph=saver.meta_graph if self._save_graph_def else None,
+            step_tensor=self.step_tensor,
+            meta_graph=saver.meta_graph if self.saves_graph else None,
             progress=self._progress,
         )
 
-    def _save(self, session: Any, step: int) -> bool:
+    def save(self, session: Any, step: int) -> bool:
         """Called by tf.train's own hook, for the first checkpoint of a Session and for those that are due.
 
         Returns whether a listener wants training to stop.
         """
         if self._chain is None:
-            return bool(super()._save(session, step))
+            return super().save(session, step)
         is_first = not self._chain.is_started_for(session)
         is_stop_wanted = False if is_first else self._tell(session, self._chain.finish(session))
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.before_save(session, step)
         manifest = self._chain.start(session) if is_first else self._chain.save_full(session)
         if manifest is None:
             self._saved_step = step if is_first else self._saved_step
             return is_stop_wanted
         self._note(manifest)
-        wishes = [listener.after_save(session, step) for listener in self._listeners]
+        wishes = [listener.after_save(session, step) for listener in self.listeners]
         return is_stop_wanted or any(wishes)
 
     def _begin_delta(self, session: Any, step: int) -> None:
@@ -199,15 +201,15 @@ class CheckpointSaverHook(tf.compat.v1.train.CheckpointSaverHook):
 
     def _delta_listeners(self) -> list[Any]:
         """Listeners of stock TensorFlow know only full checkpoints."""
-        return [listener for listener in self._listeners if hasattr(listener, "after_incremental_save")]
+        return [listener for listener in self.listeners if hasattr(listener, "after_incremental_save")]
 
     def _note(self, manifest: Manifest) -> None:
         self._saved_step = manifest.step
         if self._delta_timer is not None and manifest.kind is Kind.FULL:
             self._delta_timer.update_last_triggered_step(manifest.step)
-        path = str(Path(self._checkpoint_dir) / manifest.prefix)
+        path = str(Path(self.checkpoint_dir) / manifest.prefix)
         log = v1.SessionLog(status=v1.SessionLog.CHECKPOINT, checkpoint_path=path)
-        self._summary_writer.add_session_log(log, manifest.step)
+        self.summary_writer.add_session_log(log, manifest.step)
 
 
 def _prepared(session: Any) -> TrainingGraph:

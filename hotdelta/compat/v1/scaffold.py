@@ -12,27 +12,24 @@ from hotdelta.compat.v1.restoring import refresh_state_file
 from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.training_graph import training_graph_of, unfinalized, watch_assigns
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import OpenScaffold
 
 v1 = tf.compat.v1
 
 
-class Scaffold(tf.compat.v1.train.Scaffold):
+class Scaffold(OpenScaffold):
     """tf.train.Scaffold. Every worker of a cluster finalizes its own, so that every worker records.
 
     `chain_dir` is where its CheckpointSaverHook, which only a chief has, writes a chain.
     """
-
-    _saver: Any
-    _init_op: Any
-    _ready_op: Any
 
     def __init__(self, *args: Any, incremental_save_restore: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.incremental_save_restore = incremental_save_restore
         self.chain_dir: Path | None = None
         self._graph: Any = None
-        if incremental_save_restore and self._saver is not None:
-            require_incremental(self._saver)
+        if incremental_save_restore and self.saver is not None:
+            require_incremental(self.saver)
 
     def finalize(self) -> Scaffold:
         """Called before each Session is made and restored, also before one that takes the place of a lost one.
@@ -53,12 +50,12 @@ class Scaffold(tf.compat.v1.train.Scaffold):
             prepared.restored = None
         if graph.finalized:
             return self._finalized()
-        if self._saver is None:
-            self._saver = self._default_saver()
+        if self.saver is None:
+            self.set_saver(self._default_saver())
         self._finalized()
         if self.incremental_save_restore:
             # What `.meta` files hold: the graph as stock TensorFlow would have it, which runs without our variables.
-            self._saver.remember_meta_graph()
+            self.saver.remember_meta_graph()
             with unfinalized(graph):
                 self._prepare()
         return self
@@ -68,12 +65,14 @@ class Scaffold(tf.compat.v1.train.Scaffold):
         return self
 
     def _prepare(self) -> None:
-        graph = self._saver.prepare()
-        watch_assigns(graph, except_for=self._saver.restore_operations())
+        graph = self.saver.prepare()
+        watch_assigns(graph, except_for=self.saver.restore_operations())
         own = graph.own_variables
-        self._init_op = tf.group(self._init_op, v1.variables_initializer(own))
         # Ready only when what we added is initialized, too.
-        self._ready_op = tf.concat([self._ready_op, v1.report_uninitialized_variables(own)], 0)
+        self.set_operations(
+            init=tf.group(self.init_op, v1.variables_initializer(own)),
+            ready=tf.concat([self.ready_op, v1.report_uninitialized_variables(own)], 0),
+        )
 
     def _default_saver(self) -> Any:
         """A new one, which others find in the graph; when the graph has one already, that is for tf.train to say."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.tensorflow_internals import is_reference
+
 v1 = tf.compat.v1
 
 
@@ -19,7 +21,7 @@ def _followed(scatter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(scatter)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         result = scatter(*args, **kwargs)
-        if isinstance(result, tf.Tensor) and result.dtype._is_ref_dtype:
+        if isinstance(result, tf.Tensor) and is_reference(result):
             return tf.raw_ops.RefIdentity(input=result)
         return result
 

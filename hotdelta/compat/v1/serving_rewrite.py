@@ -19,6 +19,7 @@ from hotdelta.compat.v1.graph_writers import written_variable
 from hotdelta.compat.v1.saved_variables import SavedVariable
 from hotdelta.compat.v1.table_sources import PASSES_HANDLES, REFERENCES, TableSource, TableSources
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import forget_colocation
 
 v1 = tf.compat.v1
 
@@ -235,5 +236,5 @@ def _anywhere(node: Any) -> Any:
     """A copy that may be placed on any device."""
     copied = copy_of(node)
     copied.ClearField("device")
-    copied.attr.pop("_class", None)
+    forget_colocation(copied)
     return copied

@@ -24,6 +24,7 @@ from hotdelta.compat.v1.shard_cut import ShardCuts
 from hotdelta.compat.v1.training_graph import TrainingGraph
 from hotdelta.errors import CommitError, UnsavedError
 from hotdelta.logs import FailureLog, event
+from hotdelta.tensorflow_internals import is_closed
 from hotdelta.train.background import BackgroundWorker
 from hotdelta.train.chain_tip import Link
 from hotdelta.train.chain_writer import ChainWriter
@@ -91,7 +92,7 @@ class SessionChain:
         return self._session is not None and self._session is session
 
     def is_session_closed(self) -> bool:
-        return self._session is None or bool(self._session._closed)
+        return self._session is None or is_closed(self._session)
 
     def start(self, session: Any) -> Manifest | None:
         """Begin a run that goes on from what the Session was restored to. Returns the first full, if it wrote one.

@@ -12,6 +12,7 @@ from hotdelta.compat.v1.cluster_tasks import own_task
 from hotdelta.compat.v1.recording_hooks import RecordedTaskHook, UnrecordedTaskHook, task_hook
 from hotdelta.compat.v1.saved_variables import is_remote
 from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.tensorflow_internals import master_of, scaffold_of
 
 v1 = tf.compat.v1
 
@@ -20,13 +21,11 @@ class _Creator:
     """Does what the hooks of a MonitoredTrainingSession do when a Session is made; there is none for its end."""
 
     _hook: RecordedTaskHook | UnrecordedTaskHook | None = None
-    _scaffold: Any
-    _master: str
 
     def _before_session(self, *, is_chief: bool) -> None:
         is_cluster = any(is_remote(variable.device) for variable in v1.global_variables())
         if is_cluster and self._hook is None:
-            self._hook = task_hook(self._scaffold, own_task(self._master), is_chief=is_chief)
+            self._hook = task_hook(scaffold_of(self), own_task(master_of(self)), is_chief=is_chief)
             self._hook.begin()
 
     def _after_session(self, session: Any) -> Any:

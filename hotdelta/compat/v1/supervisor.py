@@ -8,27 +8,23 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.save_schedule import refuse_chain
 from hotdelta.compat.v1.saver import Saver
+from hotdelta.tensorflow_internals import OpenSupervisor
 
 v1 = tf.compat.v1
 
 
-class Supervisor(tf.compat.v1.train.Supervisor):
+class Supervisor(OpenSupervisor):
     """tf.train.Supervisor. Its own Saver says which deltas it does not restore.
 
     Raises ConfigurationError when it would save into the directory of a chain.
     """
 
-    _logdir: str | None
-    _save_model_secs: float | None
-    _saver: Any
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self._logdir and self._saver is not None and self._save_model_secs:
-            refuse_chain(self._logdir)
+        if self.directory and self.saver is not None and self.save_model_secs:
+            refuse_chain(self.directory)
 
-    def _init_saver(self, saver: Any = v1.train.Supervisor.USE_DEFAULT) -> None:
+    def before_saver(self, saver: Any) -> None:
         has_saver = bool(v1.get_collection(v1.GraphKeys.SAVERS))
         if saver is self.USE_DEFAULT and not has_saver and v1.global_variables():
             v1.add_to_collection(v1.GraphKeys.SAVERS, Saver())
-        super()._init_saver(saver)

@@ -30,6 +30,7 @@ from hotdelta.compat.v1.recording_roll import RecordingRoll
 from hotdelta.compat.v1.saved_variables import Part, SavedVariable, is_remote
 from hotdelta.compat.v1.session_values import RowOperations, ValueOperations
 from hotdelta.compat.v1.shard_delta import ShardDelta, ShardMember
+from hotdelta.tensorflow_internals import unfinalize
 from hotdelta.train.trackers import warn_of_comparing
 from hotdelta.train.variables import ModelVariables, Table
 
@@ -152,7 +153,7 @@ def unfinalized(graph: Any) -> Iterator[None]:
     """A graph may be finalized, and needs operations of ours all the same."""
     is_finalized = graph.finalized
     if is_finalized:
-        graph._unsafe_unfinalize()
+        unfinalize(graph)
     try:
         yield
     finally:

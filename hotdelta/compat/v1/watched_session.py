@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hotdelta.tensorflow_internals import put_around_session
 from hotdelta.train.server_patience import PATIENCE
 
 
@@ -45,5 +46,5 @@ def make_watched(make_session: Callable[[], Any], servers: Mapping[str, str]) ->
         return make_session()
     with PATIENCE.waiting_for(lambda: servers):
         session = make_session()
-    session._sess = WatchedSession(session._sess, servers)
+    put_around_session(session, lambda inner: WatchedSession(inner, servers))
     return session

@@ -30,11 +30,12 @@ class _SessionCreator(tf.compat.v1.train.ChiefSessionCreator):
 
     def __init__(self, scaffold: Any, config: Any, checkpoint: Checkpoint) -> None:
         super().__init__(scaffold, config=config, checkpoint_filename_with_path=checkpoint.path)
+        self._given_scaffold = scaffold
         self._reads_deltas = checkpoint.is_newest
 
     def create_session(self) -> Any:
         # Only now the scaffold has its Saver for certain.
-        self._scaffold.finalize().saver.reads_deltas = self._reads_deltas
+        self._given_scaffold.finalize().saver.reads_deltas = self._reads_deltas
         return super().create_session()
 
 

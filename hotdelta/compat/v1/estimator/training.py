@@ -16,6 +16,7 @@ from hotdelta.compat.v1.saver import Saver
 from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
 from hotdelta.compat.v1.scaffold import Scaffold
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import add_listeners, hook_directory
 
 v1 = tf.compat.v1
 
@@ -47,7 +48,7 @@ def run_training(
             hint="set save_checkpoints_secs or save_checkpoints_steps in RunConfig",
         )
     for hook in _listened_hooks(saving_hooks, str(config.model_dir)):
-        hook._listeners = [*hook._listeners, *listeners]
+        add_listeners(hook, listeners)
     with MonitoredTrainingSession(
         master=config.master,
         is_chief=config.is_chief,
@@ -112,5 +113,5 @@ def _saving_hooks(hooks: Sequence[Any]) -> list[Any]:
 
 def _listened_hooks(saving_hooks: Sequence[Any], model_dir: str) -> Sequence[Any]:
     """Listeners are about the checkpoints of the model; others may save copies elsewhere."""
-    own = [hook for hook in saving_hooks if Path(hook._checkpoint_dir).resolve() == Path(model_dir).resolve()]
+    own = [hook for hook in saving_hooks if hook_directory(hook).resolve() == Path(model_dir).resolve()]
     return own or saving_hooks
