@@ -16,7 +16,7 @@ PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 # What chance decides is the same in every run of the tests, so that CI fails only for what changed. To search:
 # make test PROFILE=default HOTDELTA_CHAOS_SEED= (make soak always searches, and prints the seed of what fails).
 PROFILE ?= ci
-test: export HOTDELTA_CHAOS_SEED ?= 1
+test test-newest: export HOTDELTA_CHAOS_SEED ?= 1
 
 # Debian packages that the tests need beside Python, for example chromium.
 DEBIAN_PACKAGES :=
@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: setup
 setup: ## create .venv from the locked versions (does nothing when nothing changed)
@@ -45,6 +45,11 @@ demo: setup ## train, export and serve on this machine, and watch the lag (DEMO_
 .PHONY: test
 test: setup packages ## run the tests; ARGS="tests/chain -k hole" for some of them
 	@$(BIN)/python -m pytest -m "not soak" --hypothesis-profile $(PROFILE) $(PARALLEL) $(ARGS)
+
+.PHONY: test-newest
+test-newest: packages ## run them with the newest releases, in .venv-newest: do the upper bounds of pyproject.toml still hold?
+	@scripts/setup newest
+	@.venv-newest/bin/python -m pytest -m "not soak" --hypothesis-profile $(PROFILE) $(PARALLEL) $(ARGS)
 
 .PHONY: check
 check: setup ## format, lint, types, import rules
@@ -68,5 +73,5 @@ soak: setup packages ## run the tests that are too long for CI
 
 .PHONY: clean
 clean: ## remove .venv and everything that the tools left behind
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@rm -rf .venv .venv-newest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
