@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 from hotdelta.train.serving_trace import Signature, graph_name
 
 
 def name_inputs(directory: Path, signatures: Mapping[str, Signature]) -> None:
+    """The fingerprint that TensorFlow left beside the graph does not fit it any more then."""
     renamed = {name: names for name, each in signatures.items() if (names := _other_names(each))}
     if not renamed:
         return
@@ -30,7 +30,6 @@ def name_inputs(directory: Path, signatures: Mapping[str, Signature]) -> None:
         keywords = nodes[functions[signature]].bare_concrete_function.argument_keywords
         keywords[:] = [names.get(keyword, keyword) for keyword in keywords]
     path.write_bytes(saved_model.SerializeToString(deterministic=True))
-    write_fingerprint(str(directory))
 
 
 def _other_names(signature: Signature) -> dict[str, str]:
