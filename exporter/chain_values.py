@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+import mmap
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from hotdelta.chain import names
 from hotdelta.chain.bundle import BundleReader
@@ -33,8 +33,6 @@ from hotdelta.logs import event
 logger = logging.getLogger(__name__)
 
 SERVING_ROLES = (names.ROLE_INDEX, names.ROLE_SERVING)
-_ALIGNMENT_BYTES = 64
-_CHUNK_BYTES = 64 * 1024 * 1024
 
 Array = npt.NDArray[Any]
 
@@ -54,9 +52,6 @@ class ChainState:
     @property
     def manifests(self) -> tuple[Manifest, ...]:
         return (self.full, *self.deltas)
-
-    def full_alone(self) -> ChainState:
-        return ChainState(self.run_dir, self.full, ())
 
     def path(self, manifest: Manifest) -> str:
         """The prefix that RestoreV2 takes."""
@@ -154,17 +149,29 @@ class ChainReader:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def value(self, spec: VariableSpec) -> Array:
-        """In memory of its own; bfloat16, which numpy lacks, comes as uint16."""
-        value = _aligned_empty(spec)
-        if spec.is_table:
-            _copy(self._readers[0].map_bytes(spec.key), value)
+    def slices(self, spec: VariableSpec, slice_bytes: int) -> Iterator[tuple[int, Array]]:
+        """(first row, rows) of all of a table in order, so many bytes at a time; of other variables (0, the value).
+
+        In memory of their own; bfloat16, which numpy lacks, comes as uint16.
+        """
+        dtype = numpy_dtype(spec.dtype)
+        if not spec.is_table:
+            yield 0, np.array(self._newest_bytes(spec)).view(dtype).reshape(spec.shape)
+            return
+        row_bytes = math.prod(spec.shape[1:]) * dtype.itemsize
+        step = max(1, slice_bytes // max(1, row_bytes))
+        full = self._readers[0].map_bytes(spec.key)
+        for start in range(0, spec.shape[0], step):
+            stop = min(start + step, spec.shape[0])
+            rows = np.array(full[start * row_bytes : stop * row_bytes]).view(dtype)
+            rows = rows.reshape(stop - start, *spec.shape[1:])
             for reader in self._readers[1:]:
                 ids = reader.map(spec.key + names.IDS_SUFFIX)
-                value[ids] = reader.map(spec.key + names.ROWS_SUFFIX)
-        else:
-            _copy(self._newest_bytes(spec), value)
-        return value
+                first, last = np.searchsorted(ids, [start, stop])
+                rows[ids[first:last] - start] = reader.map(spec.key + names.ROWS_SUFFIX)[first:last]
+                _drop_pages(ids)
+            _drop_pages(full)
+            yield start, rows
 
     def _newest_bytes(self, spec: VariableSpec) -> npt.NDArray[np.uint8]:
         name = spec.key + names.VALUE_SUFFIX
@@ -174,24 +181,8 @@ class ChainReader:
         return self._readers[0].map_bytes(spec.key)
 
 
-def as_tensor(value: Array, spec: VariableSpec) -> tf.Tensor:
-    """The same memory as a tensor: never write to it afterwards. (tf.constant copies an array twice.)"""
-    tensor = tf.experimental.dlpack.from_dlpack(value.__dlpack__())
-    return tensor if tensor.dtype.name == spec.dtype else tf.bitcast(tensor, spec.dtype)
-
-
-def _aligned_empty(spec: VariableSpec) -> Array:
-    """numpy aligns to 16 bytes, TensorFlow takes over only memory that is aligned to 64."""
-    dtype = numpy_dtype(spec.dtype)
-    size = math.prod(spec.shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT_BYTES, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT_BYTES
-    value: Array = memory[start : start + size].view(dtype).reshape(spec.shape)
-    return value
-
-
-def _copy(source: npt.NDArray[np.uint8], target: Array) -> None:
-    """In chunks, so that pages of the mapped file can be dropped behind."""
-    raw = target.reshape(-1).view(np.uint8)
-    for start in range(0, len(raw), _CHUNK_BYTES):
-        raw[start : start + _CHUNK_BYTES] = source[start : start + _CHUNK_BYTES]
+def _drop_pages(mapped: Array) -> None:
+    """Pages of a mapped file count as memory of this process as long as they are mapped in."""
+    mapping = getattr(mapped, "_mmap", None)
+    if mapping is not None:
+        mapping.madvise(mmap.MADV_DONTNEED)

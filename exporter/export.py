@@ -13,20 +13,23 @@ from typing import Any
 
 import tensorflow as tf
 
+from exporter.fingerprint import Fingerprints
 from exporter.incremental_signatures import IncrementalSignatures, Staging
 from exporter.input_names import name_inputs
 from exporter.live_model import FullSignatures, LiveModel
 from exporter.metadata import ExportMetadata, write_metadata
 from exporter.sources import Source, source_of
 from exporter.unfinished import unfinished
+from exporter.value_files import write_values
 from exporter.variable_uses import make_servable, table_lookups
-from exporter.verification import verify_export
+from exporter.verification import expect, verify_export
 from exporter.version_directory import make_directory, new_version, publish, temporary_for
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import CommitError, ConfigurationError, DamagedError
 from hotdelta.given_directory import refuse_nested, to_directory
 from hotdelta.logs import event, quiet_tensorflow
+from hotdelta.tensorflow_internals import renew_fingerprint
 from hotdelta.train.serving_module import ServingModule
 from hotdelta.train.serving_trace import Signature
 
@@ -129,14 +132,15 @@ def _exportable(source: Source, options: ExportOptions) -> Source:
 
 def _write(source: Source, directory: Path, options: ExportOptions, *, default_name: str) -> None:
     """Write the SavedModel, and prove that it holds what it should."""
-    values = source.load_values()
     root, signatures = build_graph(source.module, source.schema, is_incremental=options.save_incr_model)
     root.live_identity.assign(source.identity)
     root.live_step.assign(source.step)
     event(logger, logging.INFO, "writing", directory=directory.name)
     functions = {name: signature.function for name, signature in signatures.items()}
-    tf.saved_model.save(root, str(directory), signatures=functions)
+    saved = _save(source, root, directory, functions)
     name_inputs(directory, signatures)
+    # Once more: it covers the graph and the index of the values.
+    renew_fingerprint(directory)
     metadata = ExportMetadata(
         model_name=options.model_name or default_name,
         schema=source.schema,
@@ -146,8 +150,19 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
         lookups=table_lookups(source.module, source.schema),
     )
     write_metadata(directory, metadata)
-    source.release_values()
-    verify_export(directory, source.schema, source.expected(values, is_incremental=options.save_incr_model))
+    expected = expect(source.schema, saved, source.state, is_incremental=options.save_incr_model)
+    verify_export(directory, source.schema, expected)
+
+
+def _save(source: Source, root: LiveModel, directory: Path, functions: Mapping[str, Any]) -> Fingerprints:
+    """What was saved. Values of a chain are never in memory; a model that is there is saved from its own."""
+    if source.state is None:
+        saved = source.fingerprint_live()
+        tf.saved_model.save(root, str(directory), signatures=functions)
+        return saved
+    source.empty_variables()
+    tf.saved_model.save(root, str(directory), signatures=functions)
+    return write_values(directory, source.schema, source.state)
 
 
 @contextmanager

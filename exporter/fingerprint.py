@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,10 @@ from blake3 import blake3
 from hotdelta.chain.bundle_reader import itemsize
 from hotdelta.chain.schema import VariableSpec
 
-_CHUNK_BYTES = 64 * 1024 * 1024
+# Not more: what TensorFlow allocates for a part, malloc keeps, in each of its threads.
+CHUNK_BYTES = 4 * 1024 * 1024
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,46 +37,89 @@ class Fingerprint:
         return None
 
 
-def fingerprint_array(value: npt.NDArray[Any], spec: VariableSpec) -> Fingerprint:
-    return fingerprint_with(spec, lambda start, stop: value[start:stop], lambda: value)
+Fingerprints = Mapping[str, Fingerprint]
 
 
-def fingerprint_tensor(value: tf.Tensor, spec: VariableSpec) -> Fingerprint:
-    return fingerprint_with(spec, lambda start, stop: value[start:stop].numpy(), value.numpy)
+class Fingerprinting:
+    """The fingerprint of a variable that passes by in slices of any length, from its first row to its last."""
+
+    def __init__(self, spec: VariableSpec) -> None:
+        self._chunk_rows = rows_in_chunk(spec) if spec.is_table else 0
+        self._digests: list[bytes] = []
+        self._hasher = _new_hasher()
+        self._rows_hashed = 0
+
+    def add(self, values: Array) -> None:
+        if not self._chunk_rows:
+            self._hash(values)
+            return
+        while len(values):
+            room = self._chunk_rows - self._rows_hashed
+            self._hash(values[:room])
+            self._rows_hashed += len(values[:room])
+            values = values[room:]
+            if self._rows_hashed == self._chunk_rows:
+                self._close()
+
+    def result(self) -> Fingerprint:
+        """After the last slice."""
+        if self._rows_hashed or not self._chunk_rows:
+            self._close()
+        return Fingerprint(self._chunk_rows, tuple(self._digests))
+
+    def _hash(self, values: Array) -> None:
+        self._hasher.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+
+    def _close(self) -> None:
+        self._digests.append(self._hasher.digest())
+        self._hasher, self._rows_hashed = _new_hasher(), 0
 
 
-def fingerprint_variable(variable: tf.Variable, spec: VariableSpec) -> Fingerprint:
-    """Of a table, rows are gathered: reading it whole copies it once rows were gathered or scattered."""
-    return fingerprint_with(
-        spec,
-        lambda start, stop: tf.gather(variable, tf.range(start, stop, dtype=tf.int64)).numpy(),
-        lambda: variable.read_value().numpy(),
-    )
+def _new_hasher() -> blake3:
+    return blake3(max_threads=blake3.AUTO)
 
 
-def fingerprint_with(
-    spec: VariableSpec,
-    read_rows: Callable[[int, int], npt.NDArray[Any]],
-    read_all: Callable[[], npt.NDArray[Any]],
-) -> Fingerprint:
+def fingerprint(spec: VariableSpec, slices: Iterable[Array]) -> Fingerprint:
+    """Of all the slices of a variable, in order."""
+    passing = Fingerprinting(spec)
+    for values in slices:
+        passing.add(values)
+    return passing.result()
+
+
+def value_slices(variable: tf.Variable, spec: VariableSpec) -> Iterator[Array]:
+    """The value of a variable in slices that are not copied.
+
+    Not by gathers: the first one makes every later whole read of the variable copy it, and a stock Keras layer that
+    goes on training reads it whole at each step.
+    """
+    value = variable.read_value()
+    return slices_with(spec, lambda start, stop: np.asarray(value[start:stop]), lambda: np.asarray(value))
+
+
+def slices_with(
+    spec: VariableSpec, read_rows: Callable[[int, int], Array], read_all: Callable[[], Array]
+) -> Iterator[Array]:
     """Of whatever can be read by ranges of rows, and whole."""
     if not spec.is_table:
-        return Fingerprint(0, (_digest(read_all()),))
-    chunk_rows = rows_in_chunk(spec)
-    return Fingerprint(chunk_rows, tuple(_digest(read_rows(start, stop)) for start, stop in chunks(spec)))
+        yield read_all()
+        return
+    for start, stop in chunks(spec):
+        yield read_rows(start, stop)
 
 
 def chunks(spec: VariableSpec) -> Iterator[tuple[int, int]]:
+    """The first row of each part of a table, and the row behind its last."""
     step = rows_in_chunk(spec)
     for start in range(0, spec.shape[0], step):
         yield start, min(start + step, spec.shape[0])
 
 
+def size_of(spec: VariableSpec) -> int:
+    """In bytes."""
+    return math.prod(spec.shape) * itemsize(spec.dtype)
+
+
 def rows_in_chunk(spec: VariableSpec) -> int:
     row_bytes = math.prod(spec.shape[1:]) * itemsize(spec.dtype)
-    return max(1, _CHUNK_BYTES // max(1, row_bytes))
-
-
-def _digest(value: npt.NDArray[Any]) -> bytes:
-    raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return blake3(raw.data).digest()
+    return max(1, CHUNK_BYTES // max(1, row_bytes))

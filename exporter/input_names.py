@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hotdelta.tensorflow_internals import SavedModel, renew_fingerprint
+from hotdelta.tensorflow_internals import SavedModel
 from hotdelta.train.serving_trace import Signature, graph_name
 
 
 def name_inputs(directory: Path, signatures: Mapping[str, Signature]) -> None:
+    """The fingerprint that TensorFlow left beside the graph does not fit it any more then."""
     renamed = {name: names for name, each in signatures.items() if (names := _other_names(each))}
     if not renamed:
         return
@@ -28,7 +29,6 @@ def name_inputs(directory: Path, signatures: Mapping[str, Signature]) -> None:
         keywords = nodes[functions[signature]].bare_concrete_function.argument_keywords
         keywords[:] = [names.get(keyword, keyword) for keyword in keywords]
     path.write_bytes(saved_model.SerializeToString(deterministic=True))
-    renew_fingerprint(directory)
 
 
 def _other_names(signature: Signature) -> dict[str, str]:

@@ -21,6 +21,11 @@ _BRANCH_BYTES = 1024 * 1024
 PREFIX_SPEC = tf.TensorSpec([None], tf.string, name=contract.PREFIX_INPUT)
 
 
+def checkpoint_key(index: int) -> str:
+    """How TensorFlow names the value of the index-th variable of the schema when it saves a LiveModel."""
+    return f"{contract.VARIABLES_ATTRIBUTE}/{index}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
 class LiveModel(tf.Module):
     """The served variables, and which state they hold. Its methods are traced into signatures, never called twice."""
 
@@ -140,6 +145,12 @@ def report(
 
 def assign(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
     return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=_opaque(value))
+
+
+def empty_variable(variable: tf.Variable) -> None:
+    """Free the memory of a variable, now and not in a graph. What reads it finds no rows."""
+    empty = tf.zeros([0], variable.dtype)
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=empty, validate_shape=False)
 
 
 def scatter(variable: tf.Variable, ids: tf.Tensor, rows: tf.Tensor) -> tf.Operation:

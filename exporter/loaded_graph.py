@@ -31,8 +31,11 @@ class LoadedGraph:
         self._session = tf.compat.v1.Session(graph=self._graph)
         self._signatures: Any = None
         self._ids: Any = None
+        self._bounds: Any = None
         self._rows: dict[int, tf.Tensor] = {}
+        self._slices: dict[int, tf.Tensor] = {}
         self._whole: dict[int, tf.Tensor] = {}
+        self._emptied: list[tf.Operation] = []
 
     def __enter__(self) -> Self:
         with self._graph.as_default():
@@ -64,9 +67,17 @@ class LoadedGraph:
         answer: Mapping[str, Any] = self._session.run(fetches, feeds)
         return answer
 
-    def read_rows(self, index: int, start: int, stop: int) -> Array:
-        """A range of rows of the index-th variable of the schema."""
+    def gather_rows(self, index: int, start: int, stop: int) -> Array:
+        """A range of rows of the index-th variable of the schema. From then on reading it whole copies it."""
         return np.asarray(self._session.run(self._rows[index], {self._ids: np.arange(start, stop)}))
+
+    def slice_rows(self, index: int, start: int, stop: int) -> Array:
+        """The same without a copy, as long as no row of the variable was gathered or updated."""
+        return np.asarray(self._session.run(self._slices[index], {self._bounds: [start, stop]}))
+
+    def empty_variables(self) -> None:
+        """Free the memory of all variables of the schema; they have no value then."""
+        self._session.run(self._emptied)
 
     def read_all(self, index: int) -> Array:
         """The whole of the index-th variable of the schema."""
@@ -76,13 +87,16 @@ class LoadedGraph:
         """All at once: each operation that is added later makes the Session look through the graph again."""
         with self._graph.as_default():
             self._ids = tf.compat.v1.placeholder(tf.int64, [None])
+            self._bounds = tf.compat.v1.placeholder(tf.int64, [2])
             for index, handle in _variable_handles(self._graph).items():
                 dtype = tf.as_dtype(handle.op.get_attr("dtype"))
                 self._whole[index] = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+                self._emptied.append(tf.raw_ops.DestroyResourceOp(resource=handle))
                 if len(handle.op.get_attr("shape").dim):
                     self._rows[index] = tf.raw_ops.ResourceGather(
                         resource=handle, indices=self._ids, dtype=dtype
                     )
+                    self._slices[index] = self._whole[index][self._bounds[0] : self._bounds[1]]
 
 
 def _variable_handles(graph: tf.Graph) -> dict[int, tf.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -11,24 +10,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from exporter.chain_values import ChainReader, ChainState, as_tensor, find_state
-from exporter.fingerprint import Fingerprint, fingerprint_array, fingerprint_tensor
-from exporter.verification import Expected
+from exporter.chain_values import ChainState, find_state
+from exporter.fingerprint import Fingerprints, fingerprint, value_slices
+from exporter.live_model import empty_variable
 from hotdelta.chain import names
 from hotdelta.chain.identity import IDENTITY_LENGTH, encode_identity
 from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
 from hotdelta.errors import ConfigurationError, ManifestError
-from hotdelta.logs import event
 from hotdelta.train.id_rules import module_id_rules
 from hotdelta.train.module_keys import module_keys, module_resources, refuse_keras_2
 from hotdelta.train.serving_files import load_schema, load_serving_graph
 from hotdelta.train.serving_module import ServingModule, trace_module
 
-logger = logging.getLogger(__name__)
-
-_LARGE_BYTES = 256 * 1024 * 1024
 NO_IDENTITY = (0,) * IDENTITY_LENGTH
 
 
@@ -54,39 +49,15 @@ class Source:
     def step(self) -> int:
         return self.exported.step if self.exported else 0
 
-    def load_values(self) -> Mapping[str, Fingerprint]:
-        """Fill the variables, where they are not live already, and remember what they hold."""
+    def fingerprint_live(self) -> Fingerprints:
+        """What a model in memory holds."""
         pairs = zip(self.schema.variables, self.module.variables, strict=True)
-        if self.state is None:
-            # Not by gathers: the first one makes every later whole read of the variable copy it, and a stock Keras
-            # layer that goes on training reads it whole at each step.
-            return {spec.key: fingerprint_tensor(variable.read_value(), spec) for spec, variable in pairs}
-        found: dict[str, Fingerprint] = {}
-        with ChainReader(self.state) as reader:
-            for spec, variable in pairs:
-                if variable.dtype.size * variable.shape.num_elements() >= _LARGE_BYTES:
-                    event(logger, logging.INFO, "reading", table=spec.key, rows=spec.shape[0])
-                value = reader.value(spec)
-                found[spec.key] = fingerprint_array(value, spec)
-                variable.assign(as_tensor(value, spec))
-        return found
+        return {spec.key: fingerprint(spec, value_slices(variable, spec)) for spec, variable in pairs}
 
-    def expected(self, saved: Mapping[str, Fingerprint], *, is_incremental: bool) -> Expected:
-        """`saved`, and after a restore the same; or the full alone, where the export cannot take deltas."""
-        if self.state is None or is_incremental or not self.state.deltas:
-            return Expected(saved, self.state, saved if self.state else None)
-        full = self.state.full_alone()
-        with ChainReader(full) as reader:
-            restored = {
-                spec.key: fingerprint_array(reader.value(spec), spec) for spec in self.schema.variables
-            }
-        return Expected(saved, full, restored)
-
-    def release_values(self) -> None:
-        """Free the memory of variables that were filled only to be written; a model in memory keeps its own."""
-        for variable in self.module.variables if self.state else ():
-            empty = tf.zeros([0], variable.dtype)
-            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=empty, validate_shape=False)
+    def empty_variables(self) -> None:
+        """Let the variables hold nothing: they are saved without values, which are written from the chain."""
+        for variable in self.module.variables:
+            empty_variable(variable)
 
 
 def source_of(

@@ -67,8 +67,8 @@ PART = "it is a part of a reader that others call"
 # Who calls one of these, and what has checked signature and digests before, or why nothing need to.
 READERS = {
     "exporter/chain_values.py": STATE,
-    "exporter/sources.py": STATE,
     "exporter/update_tensors.py": "a graph for others, see docs/threat-model.md; exporter and loader check before",
+    "exporter/value_files.py": f"{STATE}, and the index that TensorFlow just wrote",
     "exporter/verification.py": STATE,
     "hotdelta/chain/bundle_index.py": PART,
     "hotdelta/chain/bundle_parts.py": OWN,

@@ -43,8 +43,8 @@ class Checksums:
 class ShardFile:
     """A data file under its temporary name. One thread at a time.
 
-    While whole tensors are written in the order of the layout they are hashed on the way; any other write
-    makes `finish` read the file once from the start.
+    While tensors are written in the order of the layout, whole or from their first byte to their last, they are
+    hashed on the way; any other write makes `finish` read the file once from the start.
     """
 
     def __init__(self, path: Path, extents: Mapping[str, Extent], disk: Disk, *, fd: int) -> None:
@@ -75,18 +75,27 @@ class ShardFile:
         return cls(path, extents, disk, fd=disk.reopen(path))
 
     def write_tensor(self, name: str, data: memoryview) -> None:
-        extent = self._extents[name]
-        self._disk.write_at(self._fd, data, extent.offset)
-        if self._is_streamed and self._pending and self._pending[0] == name:
-            self._pending.pop(0)
-            self._hash.add(name, extent, data)
-        else:
-            self._is_streamed = False
+        self.write_part(name, data, 0)
 
     def write_part(self, name: str, data: memoryview, start: int) -> None:
         """Writes bytes of a tensor from `start`, counted from the tensor's first byte."""
-        self._is_streamed = False
         self._disk.write_at(self._fd, data, self._extents[name].offset + start)
+        self._is_streamed = self._is_streamed and self._hash_next(name, data, start)
+
+    def _hash_next(self, name: str, data: memoryview, start: int) -> bool:
+        """Whether these bytes follow those that were hashed: then they are hashed too."""
+        extent = self._extents[name]
+        if not self._pending or self._pending[0] != name:
+            return False
+        if self._hash.name != name and start == 0:
+            self._hash.begin(name, extent)
+        if self._hash.name != name or self._hash.cursor != extent.offset + start:
+            return False
+        for first in range(0, len(data), CHUNK_BYTES):
+            self._hash.extend(data[first : first + CHUNK_BYTES])
+        if self._hash.cursor == extent.end:
+            self._pending.pop(0)
+        return True
 
     def patch_rows(self, name: str, ids: npt.NDArray[np.int64], rows: npt.NDArray[np.uint8]) -> None:
         """Overwrites scattered rows; `ids` are sorted and unique, `rows` has the bytes of one row per line.
@@ -132,8 +141,7 @@ class ShardFile:
     def _read_back(self) -> _LayoutHash:
         result = _LayoutHash()
         for name, extent in self._extents.items():
-            result.pad_to(extent.offset)
-            result.begin(name)
+            result.begin(name, extent)
             for chunk in read_chunks(self._fd, extent.offset, extent.end):
                 result.extend(chunk)
             if result.cursor != extent.end:
@@ -148,27 +156,19 @@ class _LayoutHash:
         self.cursor = 0
         self.crc32c: dict[str, int] = {}
         self._hasher = blake3()
-        self._name = ""
+        self.name = ""
         self._crc = 0
 
-    def add(self, name: str, extent: Extent, data: memoryview) -> None:
-        self.pad_to(extent.offset)
-        self.begin(name)
-        for start in range(0, len(data), CHUNK_BYTES):
-            self.extend(data[start : start + CHUNK_BYTES])
-
-    def pad_to(self, offset: int) -> None:
-        self._hasher.update(bytes(offset - self.cursor))
-        self.cursor = offset
-
-    def begin(self, name: str) -> None:
-        self._name, self._crc = name, 0
+    def begin(self, name: str, extent: Extent) -> None:
+        self._hasher.update(bytes(extent.offset - self.cursor))
+        self.cursor = extent.offset
+        self.name, self._crc = name, 0
         self.crc32c[name] = mask(0)
 
     def extend(self, data: memoryview) -> None:
         self._hasher.update(data)
         self._crc = extend_crc32c(self._crc, data)
-        self.crc32c[self._name] = mask(self._crc)
+        self.crc32c[self.name] = mask(self._crc)
         self.cursor += len(data)
 
     def digest(self) -> str:

@@ -56,6 +56,36 @@ def test_written_tensors_are_read_back_bit_for_bit(tmp_path: Path) -> None:
             assert not reader.map(name).flags.writeable
 
 
+def test_rows_that_come_in_order_are_hashed_as_they_come_and_not_read_again(tmp_path: Path) -> None:
+    values = np.arange(1000, dtype=np.float32).reshape(100, 10)
+    writer = open_writer(tmp_path, layout("first", values), layout("second", values))
+    for name in ("first", "second"):
+        for start in (0, 30, 90):
+            writer.write_rows(name, start, values[start : {0: 30, 30: 90, 90: 100}[start]])
+    path = tmp_path / f".tmp-{names.data_name(PREFIX, 0, 2)}"
+    content = path.read_bytes()
+    path.write_bytes(b"\xff" + content[1:])
+    prepared = writer.finish()
+    assert prepared.files[0].digest == blake3(content).hexdigest()
+    publish(prepared)
+    with BundleReader(tmp_path, PREFIX) as reader:
+        reader.check("second")
+        with pytest.raises(DamagedError, match="checksum"):
+            reader.check("first")
+
+
+def test_rows_that_are_written_again_or_out_of_order_are_read_again(tmp_path: Path) -> None:
+    values = np.arange(1000, dtype=np.float32).reshape(100, 10)
+    for orders in ([(50, 100), (0, 50)], [(0, 50), (0, 50), (50, 100)], [(0, 50), (60, 100), (50, 60)]):
+        writer = open_writer(tmp_path, layout("table", values))
+        for start, stop in orders:
+            writer.write_rows("table", start, values[start:stop])
+        publish(writer.finish())
+        with BundleReader(tmp_path, PREFIX) as reader:
+            reader.check("table")
+            assert reader.read("table").tobytes() == values.tobytes()
+
+
 def test_file_records_are_sizes_and_digests_of_the_files(tmp_path: Path) -> None:
     values = np.arange(100, dtype=np.float32)
     writer = open_writer(tmp_path, layout("a", values), layout("b", values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import tensorflow as tf
 
 from exporter import export_saved_model
-from exporter.fingerprint import fingerprint_array
+from exporter.fingerprint import fingerprint
+from exporter.sources import source_of
 from exporter.verification import Expected, verify_export
+from hotdelta.chain.schema import Schema, VariableSpec
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, ModelMismatchError
 from hotdelta.keras.structure import model_variables
@@ -109,9 +112,36 @@ def test_a_difference_from_the_checkpoint_is_named(trained: Trained, trained_exp
     table = schema.tables[0]
     values[table.key] = np.array(values[table.key])
     values[table.key][5, 1] += 1
-    expected = {spec.key: fingerprint_array(values[spec.key], spec) for spec in schema.variables}
+    expected = {spec.key: fingerprint(spec, [values[spec.key]]) for spec in schema.variables}
     with pytest.raises(ModelMismatchError, match=f"{table.key}: rows 0 to"):
         verify_export(trained_export, schema, Expected(expected))
+
+
+class RestoresNothing(tf.Module):
+    """Holds the right values, and says that it restored them."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        super().__init__()
+        self.hotdelta_variables = [tf.Variable(values)]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="prefix")])
+    def restore_full(self, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"rows": tf.zeros_like(prefix, tf.int64)}
+
+
+def test_a_restore_that_does_nothing_is_not_taken_for_one_that_works(
+    trained: Trained, tmp_path: Path
+) -> None:
+    values = np.ones([8, 2], np.float32)
+    module = RestoresNothing(values)
+    tf.saved_model.save(module, str(tmp_path), signatures={"restore_full": module.restore_full})
+    schema = Schema((VariableSpec("table", values.shape, "float32", is_table=True),), {}, {})
+    saved = {"table": fingerprint(schema.variables[0], [values])}
+    state = source_of(trained.run_dir).state
+    assert state is not None
+    expected = Expected(saved, replace(state, deltas=()), saved)
+    with pytest.raises(ModelMismatchError, match="no values after restoring"):
+        verify_export(tmp_path, schema, expected)
 
 
 def test_versions_count_up_and_are_never_written_again(trained: Trained, tmp_path: Path) -> None:

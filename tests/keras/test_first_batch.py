@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from exporter.sources import source_of
+from exporter.chain_values import ChainReader
+from exporter.sources import Source, source_of
 from exporter.variable_uses import make_servable
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.first_batch import is_built
@@ -120,7 +121,7 @@ def test_a_layer_of_keras_that_is_built_is_not_built_again_for_what_it_holds() -
 def _assert_served(run_dir: Path, pattern: Pattern, model: keras.Model) -> None:
     """As the exporter makes it, from the directory alone."""
     source = source_of(run_dir)
-    source.load_values()
+    _fill(source)
     served = make_servable(source.module, source.schema, allow_whole_reads=pattern.whole_reads)
     arguments = pattern.arguments(pattern.batch(np.random.default_rng(3)))
     inputs = zip(pattern.names, map(tf.constant, tf.nest.flatten(arguments)), strict=True)
@@ -130,6 +131,14 @@ def _assert_served(run_dir: Path, pattern: Pattern, model: keras.Model) -> None:
     assert named.keys() == answer.keys()
     for name, value in named.items():
         np.testing.assert_allclose(answer[name], value, rtol=1e-5, atol=1e-6)
+
+
+def _fill(source: Source) -> None:
+    assert source.state is not None
+    with ChainReader(source.state) as reader:
+        for spec, variable in zip(source.schema.variables, source.module.variables, strict=True):
+            slices = [values for _, values in reader.slices(spec, 1024)]
+            variable.assign(np.concatenate(slices) if spec.is_table else slices[0])
 
 
 def _assert_equal(found: keras.Model, expected: keras.Model) -> None:

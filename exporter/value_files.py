@@ -1,0 +1,96 @@
+"""The values of an export, streamed from the chain into the variables that TensorFlow saved without values.
+
+A variable that is as large as a machine's memory passes through in slices. What comes out is an ordinary tensor bundle:
+TensorFlow's own data file with all else that it saves, one more with the values, and one index for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from exporter.chain_values import ChainReader, ChainState
+from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, fingerprint
+from exporter.live_model import checkpoint_key
+from exporter.progress import Progress
+from hotdelta.chain import names
+from hotdelta.chain.bundle import BundleWriter, PreparedBundle, TensorLayout
+from hotdelta.chain.bundle_index import BundleIndex, encode_index, read_index
+from hotdelta.chain.disk import Disk, write_durably
+from hotdelta.chain.schema import Schema
+from hotdelta.chain.write_failure import translated
+
+# How much of the chain is in memory at a time.
+SLICE_BYTES = 16 * 1024 * 1024
+_FOLDER, _PREFIX, _VALUES_PREFIX = "variables", "variables", "values"
+
+
+def write_values(directory: Path, schema: Schema, state: ChainState) -> Fingerprints:
+    """Put the values of all variables into a SavedModel whose variables were saved empty.
+
+    Returns what was read, for comparing it with what can be loaded. Raises CommitError when the disk fails.
+    """
+    folder, disk = directory / _FOLDER, Disk()
+    layouts = [
+        TensorLayout(checkpoint_key(index), spec.dtype, spec.shape, shard=0)
+        for index, spec in enumerate(schema.variables)
+    ]
+    writer = BundleWriter(folder, _VALUES_PREFIX, layouts, shard_roles=[names.ROLE_SERVING], disk=disk)
+    try:
+        with ChainReader(state) as reader:
+            found = _copy_values(schema, layouts, reader, writer)
+        values = writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    with translated("writing the values of the export", folder):
+        _merge(folder, values, disk)
+    return found
+
+
+def fingerprint_values(schema: Schema, state: ChainState) -> Fingerprints:
+    """What a state of the chain holds."""
+    with ChainReader(state) as reader:
+        return {
+            spec.key: fingerprint(spec, (values for _, values in reader.slices(spec, SLICE_BYTES)))
+            for spec in schema.variables
+        }
+
+
+def _copy_values(
+    schema: Schema, layouts: list[TensorLayout], reader: ChainReader, writer: BundleWriter
+) -> dict[str, Fingerprint]:
+    found: dict[str, Fingerprint] = {}
+    progress = Progress("writing values", sum(layout.size for layout in layouts))
+    for spec, layout in zip(schema.variables, layouts, strict=True):
+        passing = Fingerprinting(spec)
+        for first_row, values in reader.slices(spec, SLICE_BYTES):
+            passing.add(values)
+            if spec.is_table:
+                writer.write_rows(layout.name, first_row, values)
+            else:
+                writer.write(layout.name, values)
+            progress.advance(values.nbytes)
+        found[spec.key] = passing.result()
+    return found
+
+
+def _merge(folder: Path, values: PreparedBundle, disk: Disk) -> None:
+    """One bundle of TensorFlow's data file and ours, which becomes its last."""
+    index_path = folder / names.index_name(_PREFIX)
+    old = read_index(index_path)
+    num_shards = old.num_shards + 1
+    for shard in range(old.num_shards):
+        before, after = (names.data_name(_PREFIX, shard, count) for count in (old.num_shards, num_shards))
+        disk.rename(folder / before, folder / after)
+    for file in values.files:
+        temporary = folder / values.temporary_names[file.name]
+        if file.role != names.ROLE_INDEX:
+            disk.rename(temporary, folder / names.data_name(_PREFIX, old.num_shards, num_shards))
+            continue
+        entries = {
+            name: replace(entry, shard=old.num_shards)
+            for name, entry in read_index(temporary).entries.items()
+        }
+        write_durably(disk, temporary, encode_index(BundleIndex(num_shards, {**old.entries, **entries})))
+        disk.rename(temporary, index_path)
