@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import BEFORE, NEWEST
 from tests.chaos.test_orders import OrderedServer, hotdelta
-from tests.end_to_end.processes import wait_until
+from tests.waiting import wait_until
 
 
 @contextmanager

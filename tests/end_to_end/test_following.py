@@ -16,7 +16,13 @@ import httpx
 from hotdelta.chain import Position
 from tests.end_to_end.conftest import Deployment
 from tests.end_to_end.probes import PROBES
-from tests.end_to_end.processes import LIMIT_SECONDS, Bits, Server, bits_of, question, wait_until
+from tests.end_to_end.processes import (
+    Bits,
+    Server,
+    bits_of,
+    question,
+)
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 def test_a_server_that_starts_before_anything_exists_says_so_and_becomes_ready_by_itself(

@@ -27,9 +27,9 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
-    wait_until,
 )
 from tests.loader.test_quarantine import GATES_OFF, poison
+from tests.waiting import wait_until
 
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)

@@ -17,7 +17,6 @@ from loader import Loader, LoaderSettings, State, export_swap
 from loader.export_watch import list_versions
 from loader.live_model import LiveModel
 from tests.loader.step_model import (
-    LIMIT_SECONDS,
     Trainer,
     answer,
     assert_serves,
@@ -25,8 +24,8 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
-    wait_until,
 )
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 StartTrainer = Callable[[], Trainer]
 LOADING = "export 1: it is being loaded"

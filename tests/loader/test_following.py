@@ -24,8 +24,8 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 StartTrainer = Callable[[], Trainer]
 COMMITS = 30

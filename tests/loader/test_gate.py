@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from loader.gate import Gate
-from tests.loader.step_model import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 def in_thread(action: object) -> threading.Thread:

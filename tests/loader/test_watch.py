@@ -13,7 +13,7 @@ import pytest
 
 from loader.wake import Wake
 from loader.watch import HAS_EVENTS, DirectoryWatch
-from tests.loader.step_model import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(not HAS_EVENTS, reason="directories are watched on Linux only")
 

@@ -15,8 +15,8 @@ from server import app as app_module
 from server.app import create_app
 from server.position_wait import PositionWait
 from server.settings import Settings
-from tests.end_to_end.processes import wait_until
 from tests.server.fake_model import FakeModel
+from tests.waiting import wait_until
 
 Serve = Callable[..., TestClient]
 
