@@ -57,7 +57,7 @@ def wait_for_a_save(run_dir: Path, *, after_step: int) -> None:
 def test_a_trainer_killed_at_random_moments_resumes_what_an_uninterrupted_one_held(
     zygote: Zygote, tmp_path: Path
 ) -> None:
-    kill_again_and_again(zygote, tmp_path / "run", tmp_path / "reference", kills=20)
+    kill_again_and_again(zygote, tmp_path / "run", tmp_path / "reference", kills=12)
 
 
 @pytest.mark.soak

@@ -30,7 +30,7 @@ from tests.loader.step_model import (
 )
 from tests.waiting import LIMIT_SECONDS, wait_until
 
-PREDICTIONS = 200_000
+PREDICTIONS = 60_000
 DIFFERENT_STEPS = 20
 READERS = 3
 TABLE_ROWS = 2_000
