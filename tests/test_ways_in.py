@@ -28,6 +28,8 @@ from tests.loader.step_model import ROWS, StepModel, Trainer
 from tests.signing_keys import holding
 from tests.ways_in import OTHER_WAYS, READERS, READING
 
+pytestmark = pytest.mark.I4
+
 NEWEST = "1.5"
 # The rows that each step writes.
 LESSONS = ([1, 2], [3], [4], [5])

@@ -11,6 +11,8 @@ from tests.chain.manifests import delta, full
 from tests.chain.model_trainer import ModelServer, ModelTrainer
 from tests.chain.test_crashes import list_leftovers
 
+pytestmark = pytest.mark.I3
+
 
 def show(manifests: tuple[Manifest, ...]) -> list[str]:
     return [f"{manifest.kind} {manifest.position}" for manifest in manifests]

@@ -12,6 +12,8 @@ from hotdelta.errors import DamagedError
 from tests.chain.manifests import delta, full, node
 from tests.chain.model_trainer import ModelTrainer
 
+pytestmark = pytest.mark.I3
+
 
 def put(run_dir: Path, manifest: Manifest) -> Path:
     path = directory_of(run_dir, manifest.kind) / names.manifest_name(manifest.prefix)

@@ -17,6 +17,8 @@ from tests.chaos.rig import NEWEST, bits_of
 from tests.chaos.truth import Health, Truth
 from tests.loader.step_model import ROWS, Trainer, bring_back, find_commit, move_away, rewind
 
+pytestmark = pytest.mark.I4
+
 CI_CROWD, SOAK_CROWD = 600, 10_000
 
 

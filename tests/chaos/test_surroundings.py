@@ -16,6 +16,8 @@ from tests.chaos.programs import obeying, with_clock
 from tests.chaos.seeds import seeded
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I4
+
 JUMPS = (3600.0, -3600.0, 1e9, -1e9, 0.0)
 STRANGE_TIMES = (0.0, -1.0, 1e9, 1e12, -1e12, 1e18, -1e300, 1e308)
 STRANGE_NAMES = (b"\xff", b"\n2031", b"\xed\xa0\x80", b"\x1b[2J", b'"')

@@ -19,6 +19,8 @@ from tests.forks import Fork, Forks
 from tests.reserved_ports import reserved_ports
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I6
+
 LIMIT_BYTES = 6000
 ENDS = (None, 0, -signal.SIGKILL, -signal.SIGXFSZ)
 

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hotdelta.chain import Kind
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.waiting import LIMIT_SECONDS, wait_until
+
+pytestmark = pytest.mark.I6
 
 SCRIPT = Path(__file__).parent / "scripts" / "tolerance.py.txt"
 # Not the time between fulls: of a run that takes long the first delta would go with the first full.

@@ -13,6 +13,8 @@ from hotdelta.train.job import JobFolder, progress_name
 from tests.distributed.cluster import Cluster, Reporter
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I6
+
 TRAINERS = 3
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.distributed.mirrored_program import SCENARIOS
 
+pytestmark = pytest.mark.I1
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, str | None]:

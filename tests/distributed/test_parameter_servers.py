@@ -11,6 +11,8 @@ from tests.distributed.cluster import Cluster
 from tests.distributed.cluster_model import ROWS
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I6
+
 
 def deltas(run_dir: Path) -> list[int]:
     """Changed rows of the table in each delta."""

@@ -22,6 +22,8 @@ from tests.distributed.cluster_program import server_file_mode
 from tests.distributed.coordinator_program import COORDINATOR_FILE_MODE
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I6
+
 TABLE, SLOT = "table", "slots/accumulator/table"
 stops_calls = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
 

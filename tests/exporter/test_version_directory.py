@@ -13,6 +13,8 @@ from exporter.version_directory import new_version, publish
 from hotdelta.chain.disk import Disk
 from hotdelta.errors import ConfigurationError
 
+pytestmark = pytest.mark.I3
+
 
 def write(temporary: Path) -> None:
     temporary.mkdir()

@@ -18,6 +18,8 @@ from hotdelta.train.writer import ChainTrainer
 from tests.keras.small_models import by_hand, manifests
 from tests.keras.word_models import word_model
 
+pytestmark = pytest.mark.I9
+
 WORDS = ["red", "green", "blue"]
 
 

@@ -15,6 +15,8 @@ from tests.keras.small_models import manifests
 from tests.keras.trainer_processes import Zygote
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I6
+
 LONGEST_SECONDS = 0.1
 
 

@@ -30,6 +30,8 @@ from tests.loader.step_model import (
 )
 from tests.waiting import LIMIT_SECONDS, wait_until
 
+pytestmark = pytest.mark.I2
+
 PREDICTIONS = 60_000
 DIFFERENT_STEPS = 20
 READERS = 3

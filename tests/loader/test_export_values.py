@@ -31,6 +31,8 @@ from tests.loader.step_model import (
 from tests.loader.test_quarantine import GATES_OFF, poison
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I4
+
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)
 

@@ -50,6 +50,7 @@ def copy_version(root: Path, number: int) -> None:
     (root / "copy").rename(root / "export" / str(number))
 
 
+@pytest.mark.I2
 def test_new_export_takes_over_while_predictions_go_on(root: Path, train: StartTrainer) -> None:
     stop, failures = threading.Event(), []
     with serving(root) as loader:

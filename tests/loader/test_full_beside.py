@@ -35,6 +35,8 @@ from tests.loader.step_model import (
 from tests.loader.test_follower import follow, serving_with, view_of
 from tests.waiting import LIMIT_SECONDS
 
+pytestmark = pytest.mark.I2
+
 FULL = Position(2, 2)
 TABLES = 2
 

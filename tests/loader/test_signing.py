@@ -29,6 +29,8 @@ from tests.loader.step_model import (
 from tests.signing_keys import KEY, holding
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.I4
+
 
 @pytest.fixture(scope="module")
 def prepared_signed_root(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Path:

@@ -139,6 +139,7 @@ def test_a_full_that_finds_nothing_changed_is_still_a_full(start_training: Start
     training.check()
 
 
+@pytest.mark.I7
 def test_the_watermark_only_goes_forward_and_is_in_the_manifest(start_training: StartTraining) -> None:
     training = start_training()
     training.trainer.watermark(20.0)
@@ -195,6 +196,7 @@ def test_a_cut_that_is_interrupted_loses_no_row(
     training.check()
 
 
+@pytest.mark.I9
 def test_options_that_cannot_work_raise_at_once() -> None:
     with pytest.raises(ConfigurationError, match="every 0 seconds"):
         SaveEvery(seconds=0)

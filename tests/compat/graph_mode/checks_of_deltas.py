@@ -25,6 +25,8 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 
+pytestmark = pytest.mark.I1
+
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "GradientDescent": lambda: tf.train.GradientDescentOptimizer(0.1),
     "Adagrad": lambda: tf.train.AdagradOptimizer(0.1),

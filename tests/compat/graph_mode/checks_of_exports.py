@@ -27,6 +27,8 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 
+pytestmark = pytest.mark.I1
+
 BATCHES = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9])
 ODD_NAME = "User ids/ä"
 EVERY_ID = np.arange(ROWS)

@@ -31,6 +31,8 @@ from tests.compat.graph_mode.small_graphs import (
 from tests.signing_keys import holding
 from tests.ways_in import GRAPH_WAYS
 
+pytestmark = pytest.mark.I4
+
 STEPS = 5
 OLDER, NEWEST = "model.ckpt-2", "model.ckpt-4"
 Table = Any
