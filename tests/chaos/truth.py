@@ -47,7 +47,7 @@ class Truth:
         wait_until(
             lambda: self.ask(server) == str(position),
             lambda: f"{position} is served: {server.version()}",
-            poll_seconds=0.005,
+            poll_seconds=0.02,
         )
 
     def wait_for_or_reason(self, server: Server, position: Position | str) -> str:
@@ -65,7 +65,7 @@ class Truth:
         wait_until(
             is_served_or_said,
             lambda: f"{position} is served, or a reason is said: {server.version()}",
-            poll_seconds=0.005,
+            poll_seconds=0.02,
         )
         return said[0] if said else ""
 

@@ -57,7 +57,7 @@ class WatchedDeployment(Deployment):
         wait_until(
             lambda: self.server_calls.acted_on is not None or self.ask() == self.newest,
             lambda: f"the action, or the newest state: {self.server.version()}",
-            poll_seconds=0.005,
+            poll_seconds=0.02,
         )
 
     def require_recovery(self) -> None:
