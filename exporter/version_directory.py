@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from exporter.unfinished import unfinished
+from hotdelta.chain.disk import Disk
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.signatures import MAX_EXPORT_VERSION
@@ -63,10 +64,10 @@ def make_directory(export_dir: Path) -> None:
         ) from error
 
 
-def publish(temporary: Path, target: Path) -> None:
+def publish(temporary: Path, target: Path, *, disk: Disk | None = None) -> None:
     """Raises ConfigurationError when somebody else took the name meanwhile, OSError when it cannot be written."""
     try:
-        publish_directory(temporary, target)
+        publish_directory(temporary, target, disk=disk)
     except OSError as error:
         if error.errno in _NAME_IS_TAKEN and target.exists():
             raise _exists_already(target) from error

@@ -1,10 +1,15 @@
-"""What holds for all tests: no property of ours is a matter of speed."""
+"""What holds for all tests: no property of ours is a matter of speed; and the key that some of them sign with."""
 
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from hotdelta.chain.signing import KEY_FILE_VARIABLE
+from tests.signing_keys import KEY
 
 # As in the profile that hypothesis has for CI: an example that a busy machine runs or draws slowly is no failure.
 settings.register_profile(
@@ -20,3 +25,17 @@ def pytest_collection_finish() -> None:
     """What is imported stays, and is most of what there is: no export need search it for garbage."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("key") / "key"
+    # As an editor leaves it: the end of the line is no part of the key.
+    path.write_bytes(KEY + b"\n")
+    return path
+
+
+@pytest.fixture
+def has_key(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this test starts has the key."""
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(key_file))

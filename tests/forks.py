@@ -11,14 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-LIMIT_SECONDS = 120.0
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 class Fork:
@@ -33,10 +32,9 @@ class Fork:
         return int(self._end.read_text()) if self._end.exists() else None
 
     def wait(self, seconds: float = LIMIT_SECONDS) -> int:
-        deadline = time.monotonic() + seconds
-        while (status := self.poll()) is None:
-            assert time.monotonic() < deadline, f"process {self.pid} does not end"
-            time.sleep(0.01)
+        wait_until(self._end.exists, f"process {self.pid} has ended", limit_seconds=seconds)
+        status = self.poll()
+        assert status is not None
         return status
 
     def send(self, number: signal.Signals) -> None:

@@ -22,6 +22,8 @@ from hotdelta.train import CheckpointConfig, DeltaWriter, Job, TrainerProgress
 from loader import LoaderSettings
 from server.settings import Settings, read_settings
 
+pytestmark = pytest.mark.I9
+
 GIVEN = "gs://bucket/run"
 
 

@@ -19,14 +19,16 @@ import pytest
 import hotdelta.io as hio
 from exporter import export_saved_model
 from exporter.cli import main as run_exporter
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
 from hotdelta.cli import main as run_hotdelta
 from hotdelta.errors import HotdeltaError
 from tests.bad_states import BAD_VALUE, forge, fulls, newest_delta, plant, spoil
 from tests.docs.pages import ROOT
 from tests.keras.small_models import by_hand, fit, small_model
 from tests.loader.step_model import ROWS, StepModel, Trainer
+from tests.signing_keys import holding
 from tests.ways_in import OTHER_WAYS, READERS, READING
+
+pytestmark = pytest.mark.I4
 
 NEWEST = "1.5"
 # The rows that each step writes.
@@ -34,23 +36,10 @@ LESSONS = ([1, 2], [3], [4], [5])
 
 
 @pytest.fixture(scope="module")
-def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("key") / "key"
-    path.write_bytes(b"k" * 32)
-    return path
-
-
-@pytest.fixture
-def has_key(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_FILE_VARIABLE, str(key_file))
-
-
-@pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Path:
     """Signed chains: of a StepModel in `run`, whose rows have the step as value; of Keras in `keras`."""
     root = tmp_path_factory.mktemp("ways")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEY_FILE_VARIABLE, str(key_file))
+    with holding(key_file):
         trainer = Trainer(root / "run")
         trainer.train(LESSONS[0])
         trainer.train(LESSONS[1])

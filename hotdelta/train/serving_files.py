@@ -27,12 +27,15 @@ logger = logging.getLogger(__name__)
 _TRAIN_AGAIN = "start the trainer again: it writes a new one"
 
 
-def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -> Path:
+def save_serving_graph(
+    directory: Path, module: ServingModule, schema: Schema, *, disk: Disk | None = None
+) -> Path:
     """Leave graph and schema in `directory`. O(1) in the size of the tables.
 
     Appears by one rename: a reader finds the whole graph or none. A graph that is there already gives way: a model
     with the same variables may still compute something else (another activation) than that of an earlier start.
     """
+    disk = disk or Disk()
     save_schema(directory, schema)
     target = directory / names.serving_graph_name(schema.digest)
     temporary = _temporary(target)
@@ -42,14 +45,14 @@ def save_serving_graph(directory: Path, module: ServingModule, schema: Schema) -
         with quiet_tensorflow():
             save_graph_alone(module.root, temporary, signatures=functions)
         if target.exists():
-            Disk().rename(target, old)
+            disk.rename(target, old)
         try:
-            publish_directory(temporary, target)
+            publish_directory(temporary, target, disk=disk)
         except OSError:
             # Whoever came first wrote the same.
             if not target.is_dir():
                 if old.is_dir():
-                    Disk().rename(old, target)
+                    disk.rename(old, target)
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -101,9 +104,9 @@ def load_schema(directory: Path, digest: str) -> Schema:
     return schema
 
 
-def publish_directory(temporary: Path, target: Path) -> None:
+def publish_directory(temporary: Path, target: Path, *, disk: Disk | None = None) -> None:
     """Make `temporary` durable and give it its name at once. Raises OSError, and then nothing was published."""
-    disk = Disk()
+    disk = disk or Disk()
     for folder, _, file_names in os.walk(temporary):
         for name in file_names:
             _sync_file(Path(folder, name))

@@ -11,6 +11,8 @@ from hotdelta.errors import CommitError
 from tests.chain.manifests import node
 from tests.chain.model_trainer import ModelServer, ModelTrainer, describe, read_rows, write_bundle
 
+pytestmark = pytest.mark.I3
+
 
 def test_import_of_the_chain_does_not_import_tensorflow() -> None:
     program = "import sys, hotdelta.chain; sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"

@@ -16,6 +16,8 @@ from tests.chain.disks import CountingDisk, FailingDisk, PoweredDisk, RecordingD
 from tests.chain.killed_writer import CHANGES, OLD_ROWS
 from tests.chain.model_trainer import ModelServer, ModelTrainer
 
+pytestmark = [pytest.mark.I3, pytest.mark.I6]
+
 NEW_ROWS = {**OLD_ROWS, **CHANGES}
 SAVES = [(Kind.DELTA,), (Kind.DELTA, Kind.FULL)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from hotdelta.chain import (
     plan,
 )
 from tests.chain.manifests import delta, full
+
+pytestmark = pytest.mark.I1
 
 Rows = dict[int, int]
 

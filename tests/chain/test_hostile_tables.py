@@ -10,6 +10,8 @@ from hotdelta.chain import table_file
 from hotdelta.chain.bundle_index import decode_index
 from hotdelta.chain.wire import MalformedError, bytes_field, varint_field
 
+pytestmark = pytest.mark.I4
+
 HEADER = (b"", varint_field(1, 1) + bytes_field(3, varint_field(1, 1)))
 NEVER = 10**9
 

@@ -14,6 +14,8 @@ from hotdelta.chain import Manifest, names
 from hotdelta.errors import ManifestError
 from tests.chain.manifests import delta
 
+pytestmark = pytest.mark.I4
+
 GOOD: dict[str, Any] = json.loads(delta("1.2", "1.1").to_json())
 MOST_BYTES_PER_BYTE = 50
 ANYTHING = st.recursive(

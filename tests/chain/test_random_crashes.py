@@ -13,6 +13,8 @@ from hotdelta.chain import Kind, Node, Scanner
 from tests.chain.disks import Crash, CrashingDisk, PoweredDisk
 from tests.chain.model_trainer import ModelServer, ModelTrainer, Rows
 
+pytestmark = [pytest.mark.I3, pytest.mark.I6]
+
 CALLS_OF_A_SAVE = 40
 
 

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import Disk, Kind, Manifest, Scanner, delete, expired, verify
+from hotdelta.chain import Disk, Kind, Manifest, Scanner, delete, directory_of, expired, verify
+from hotdelta.chain.names import manifest_name
 from tests.chain.disks import Crash, CrashingDisk, PoweredDisk
 from tests.chain.manifests import delta, full
 from tests.chain.model_trainer import ModelServer, ModelTrainer
 from tests.chain.test_crashes import list_leftovers
+
+pytestmark = pytest.mark.I3
 
 
 def show(manifests: tuple[Manifest, ...]) -> list[str]:
@@ -106,8 +109,15 @@ def test_crash_at_any_call_of_deleting_leaves_a_chain_that_works(tmp_path: Path)
     assert crash_at > 20
 
 
-def test_deleting_what_is_gone_is_no_error(tmp_path: Path) -> None:
+def test_deleting_what_is_gone_already_deletes_the_rest_and_nothing_else(tmp_path: Path) -> None:
     train(tmp_path).close()
-    manifest = Scanner(tmp_path).scan().manifests[0]
-    delete(tmp_path, manifest, Disk())
-    delete(tmp_path, manifest, Disk())
+    manifest, *others = Scanner(tmp_path).scan().manifests
+    directory = directory_of(tmp_path, manifest.kind)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    own = {directory / name for name in (manifest_name(manifest.prefix), *(f.name for f in manifest.files))}
+    assert own < before
+    (directory / manifest.files[0].name).unlink()
+    for _ in range(2):
+        delete(tmp_path, manifest, Disk())
+        assert {path for path in tmp_path.rglob("*") if path.is_file()} == before - own
+    assert list(Scanner(tmp_path).scan().manifests) == others

@@ -10,6 +10,8 @@ from hotdelta.chain.commit import publish_file
 from hotdelta.errors import CommitError
 from tests.chain.model_trainer import ModelTrainer
 
+pytestmark = pytest.mark.I3
+
 FOREIGN = [
     "notes.txt",
     "model.ckpt-best.h5",

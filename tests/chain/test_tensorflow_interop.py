@@ -15,6 +15,8 @@ from hotdelta.chain.bundle_index import DTYPES, decode_index
 from hotdelta.chain.wire import MalformedError
 from tests.chain.model_trainer import ModelTrainer
 
+pytestmark = pytest.mark.I8
+
 PREFIX = "model.ckpt-1"
 DTYPE_NAMES = sorted(set(DTYPES.values()) - {"string"})
 SHAPES = [(), (3,), (0,), (2, 5), (0, 16), (4, 0), (2, 3, 4)]

@@ -16,8 +16,9 @@ from typing import Any
 from hotdelta.chain import Scanner, names
 from tests.chaos.programs import Writer, follow
 from tests.chaos.truth import Health, Truth
-from tests.end_to_end.processes import Server, wait_until
+from tests.end_to_end.processes import Server
 from tests.loader.step_model import ROWS, commit_paths
+from tests.waiting import wait_until
 
 ORDER = (".index", ".data-", names.MANIFEST_SUFFIX)
 

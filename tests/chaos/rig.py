@@ -12,7 +12,6 @@ from typing import Any
 from hotdelta.chain import Kind, Manifest, Position
 from loader import Checks, Clocks, Loader, LoaderSettings
 from tests.loader.step_model import (
-    LIMIT_SECONDS,
     StepModel,
     Trainer,
     answer,
@@ -20,6 +19,7 @@ from tests.loader.step_model import (
     export,
     find_commit,
 )
+from tests.waiting import LIMIT_SECONDS
 
 BEFORE, NEXT, FULL, NEWEST = Position(1, 4), Position(1, 5), Position(1, 6), Position(1, 7)
 

@@ -18,6 +18,8 @@ from tests.chaos.rig import put
 from tests.chaos.seeds import seeded
 from tests.loader.step_model import ROWS, SIGNATURE
 
+pytestmark = pytest.mark.I4
+
 SMALL_FILES = ("saved_model.pb", "fingerprint.pb", "variables/variables.index", METADATA_FILE)
 VALUES = "variables/variables.data-00000-of-00001"
 CI_FLIPS, SOAK_FLIPS = 1500, 100_000

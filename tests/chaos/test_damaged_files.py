@@ -18,6 +18,8 @@ from hotdelta.chain import Kind, Position
 from tests.chaos.rig import BEFORE, FULL, NEWEST, NEXT, Rig, put, remove
 from tests.chaos.seeds import seeded
 
+pytestmark = pytest.mark.I4
+
 Fault = Callable[[], None]
 
 survived: list[str] = []

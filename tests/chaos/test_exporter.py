@@ -21,9 +21,12 @@ from tests.chaos.seeds import seeded
 from tests.chaos.system_calls import Action, Call, SystemCalls
 from tests.chaos.truth import Health, Truth
 from tests.chaos.warm_programs import WarmProgram
-from tests.end_to_end.processes import wait_until
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
+pytestmark = [
+    pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls"),
+    pytest.mark.I6,
+]
 
 CI_KILLS, CI_ERRORS = 5, 3
 NEVER = 10**9

@@ -16,7 +16,7 @@ from tests.chaos.seeds import seeded
 from tests.chaos.system_calls import Call, SystemCalls
 from tests.chaos.test_system_calls import FAULTS, count_survived
 from tests.chaos.watched import WatchedDeployment
-from tests.end_to_end.processes import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls"),

@@ -18,6 +18,8 @@ from tests.chaos.hostile import rewrite
 from tests.chaos.rig import FULL, NEWEST, NEXT, Rig, put, rig
 from tests.loader.step_model import answer, commit_paths, find_commit
 
+pytestmark = pytest.mark.I4
+
 USERS = np.full((64, 4), 77.0, np.float32)
 GARBAGE = np.full((64, 4), 1e30, np.float32)
 ROW = 40

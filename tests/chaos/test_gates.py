@@ -17,6 +17,8 @@ from tests.chaos.hostile import declare, publish, rewrite
 from tests.chaos.rig import NEXT, Rig, rig
 from tests.chaos.spoiled_delta import IDS, ROWS, Spoil, gets_through, is_kept_out, served_after
 
+pytestmark = pytest.mark.I4
+
 
 def no_gate(*_: object) -> None:
     return

@@ -24,6 +24,8 @@ from tests.chaos.spoiled_delta import ROWS, Spoil, gets_through, is_kept_out, se
 from tests.loader.step_model import ROWS as TABLE_ROWS
 from tests.loader.step_model import SIGNATURE, export, find_commit
 
+pytestmark = pytest.mark.I4
+
 
 @pytest.fixture(scope="module")
 def exported_without_asserts(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from hotdelta.chain import Position, names
 from hotdelta.errors import DamagedError
@@ -14,6 +15,8 @@ from loader.delta_files import DeltaFiles
 from tests.chaos.conftest import Prepared, hide_after
 from tests.chaos.rig import BEFORE, FULL, NEWEST, NEXT, Bits, Rig, bits_of, rig
 from tests.loader.step_model import ROWS, Trainer, commit_paths, rewind
+
+pytestmark = pytest.mark.I4
 
 
 def learn(rig: Rig, trainer: Trainer, position: Position) -> Position:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import BEFORE, NEWEST
 from tests.chaos.test_orders import OrderedServer, hotdelta
-from tests.end_to_end.processes import wait_until
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.I6
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from tests.chaos.programs import asking, follow
 from tests.chaos.seccomp import WATCHES, is_supported
 from tests.chaos.seeds import seeded
 from tests.chaos.system_calls import Action, SystemCalls
-from tests.end_to_end.processes import Server, wait_until
+from tests.end_to_end.processes import Server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
 

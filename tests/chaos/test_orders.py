@@ -16,8 +16,9 @@ from hotdelta.chain import Position
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import BEFORE, NEWEST, NEXT, Bits
 from tests.chaos.warm_programs import WarmProgram
-from tests.end_to_end.processes import connect, wait_until
+from tests.end_to_end.processes import connect
 from tests.loader.step_model import ROWS
+from tests.waiting import wait_until
 
 TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105 - opens nothing but this test's server
 

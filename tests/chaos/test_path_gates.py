@@ -15,6 +15,8 @@ from tests.chaos.conftest import Prepared
 from tests.chaos.rig import NEXT, Rig, put
 from tests.chaos.spoiled_delta import gets_through, served_after
 
+pytestmark = pytest.mark.I4
+
 
 def link_out(ready: Rig) -> None:
     """The data file is a symbolic link to a copy outside the directory."""

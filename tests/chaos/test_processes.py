@@ -17,6 +17,8 @@ from tests.chaos.deployment import Deployment
 from tests.chaos.rig import remove
 from tests.chaos.seeds import seeded
 
+pytestmark = pytest.mark.I4
+
 CI_FAULTS = 320
 SOAK_FAULTS = 3200
 

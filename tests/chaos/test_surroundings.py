@@ -14,7 +14,9 @@ from hotdelta.chain import names
 from tests.chaos.deployment import Deployment
 from tests.chaos.programs import obeying, with_clock
 from tests.chaos.seeds import seeded
-from tests.end_to_end.processes import wait_until
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.I4
 
 JUMPS = (3600.0, -3600.0, 1e9, -1e9, 0.0)
 STRANGE_TIMES = (0.0, -1.0, 1e9, 1e12, -1e12, 1e18, -1e300, 1e308)

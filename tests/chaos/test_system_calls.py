@@ -18,7 +18,10 @@ from tests.chaos.seeds import seeded
 from tests.chaos.system_calls import Action, Call
 from tests.chaos.watched import NEVER, WatchedDeployment
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")
+pytestmark = [
+    pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls"),
+    pytest.mark.I6,
+]
 
 BOTH = pytest.mark.parametrize("is_full", [False, True], ids=["delta", "full"])
 # Every call is in one part, so that each takes a few minutes.

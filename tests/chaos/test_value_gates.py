@@ -15,6 +15,8 @@ from tests.chaos.hostile import publish, rewrite
 from tests.chaos.rig import NEXT, Rig
 from tests.chaos.spoiled_delta import Spoil, gets_through, is_kept_out
 
+pytestmark = pytest.mark.I4
+
 NO_LIMITS = SanityLimits(
     is_nonfinite_allowed=True, max_abs=math.inf, outlier_factor=math.inf, max_deleted_share=1.0
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
 
 import httpx
@@ -13,8 +11,8 @@ import psutil
 from hotdelta.chain import Position
 from tests.end_to_end.processes import Server
 from tests.loader.step_model import ROWS
+from tests.waiting import wait_until
 
-LIMIT_SECONDS = 180.0
 MOST_GROWTH_BYTES = 256 * 2**20
 QUESTION = {"inputs": {"ids": list(range(ROWS))}}
 
@@ -46,22 +44,30 @@ class Truth:
         return position
 
     def wait_for(self, server: Server, position: Position | str) -> None:
-        end, pause = time.monotonic() + LIMIT_SECONDS, threading.Event()
-        while self.ask(server) != str(position):
-            assert time.monotonic() < end, f"{position} is not served: {server.version()}"
-            pause.wait(0.005)
+        wait_until(
+            lambda: self.ask(server) == str(position),
+            lambda: f"{position} is served: {server.version()}",
+            poll_seconds=0.02,
+        )
 
     def wait_for_or_reason(self, server: Server, position: Position | str) -> str:
         """Until a position is served, or the server says why it is not. What it says; empty when it is served."""
-        end, pause = time.monotonic() + LIMIT_SECONDS, threading.Event()
-        while self.ask(server) != str(position):
+        said: list[str] = []
+
+        def is_served_or_said() -> bool:
+            if self.ask(server) == str(position):
+                return True
             told = server.version()
             reasons = [told["reason"], *(item["reason"] for item in (*told["quarantined"], *told["refused"]))]
-            if any(reasons):
-                return str(next(filter(None, reasons)))
-            assert time.monotonic() < end, f"{position} is not served, and nothing is said: {told}"
-            pause.wait(0.005)
-        return ""
+            said.extend(filter(None, reasons))
+            return bool(said)
+
+        wait_until(
+            is_served_or_said,
+            lambda: f"{position} is served, or a reason is said: {server.version()}",
+            poll_seconds=0.02,
+        )
+        return said[0] if said else ""
 
 
 class Health:

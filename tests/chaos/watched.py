@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from tests.chaos.deployment import Deployment
 from tests.chaos.programs import asking
 from tests.chaos.seccomp import READS, WRITES
 from tests.chaos.system_calls import Action, Call, SystemCalls
-from tests.chaos.truth import LIMIT_SECONDS
+from tests.waiting import wait_until
 
 NEVER = 10**9
 
@@ -56,10 +54,11 @@ class WatchedDeployment(Deployment):
         return self.server_calls.acted_on
 
     def _wait_for_the_action(self) -> None:
-        end, pause = time.monotonic() + LIMIT_SECONDS, threading.Event()
-        while self.server_calls.acted_on is None and self.ask() != self.newest:
-            assert time.monotonic() < end, self.server.version()
-            pause.wait(0.005)
+        wait_until(
+            lambda: self.server_calls.acted_on is not None or self.ask() == self.newest,
+            lambda: f"the action, or the newest state: {self.server.version()}",
+            poll_seconds=0.02,
+        )
 
     def require_recovery(self) -> None:
         """The reason is visible while the newest is not served; it is served as soon as the files are right again.

@@ -8,12 +8,17 @@ import pytest
 from hypothesis import settings
 
 from tests.forks import Forks
+from tests.invariants import marked
 
-CHECKS = sorted((Path(__file__).parent / "graph_mode").glob("checks_of_*.py"), key=lambda path: path.name)
+PATHS = sorted((Path(__file__).parent / "graph_mode").glob("checks_of_*.py"), key=lambda path: path.name)
+CHECKS = [
+    pytest.param(path, marks=[getattr(pytest.mark, invariant) for invariant, _ in marked(path)])
+    for path in PATHS
+]
 LIMIT_SECONDS = 500.0
 
 
-@pytest.mark.parametrize("path", CHECKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CHECKS, ids=[path.name for path in PATHS])
 def test_graph_mode(path: Path, forks: Forks, tmp_path: Path) -> None:
     """Run one file by itself with `python -m pytest tests/compat/graph_mode/<file>`."""
     log = tmp_path / "log"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,8 +17,10 @@ from tests.compat.chain_states import links_after, manifests, newest_state, stat
 from tests.end_to_end.processes import Server
 from tests.forks import Fork, Forks
 from tests.reserved_ports import reserved_ports
+from tests.waiting import wait_until
 
-PATIENCE_SECONDS = 120.0
+pytestmark = pytest.mark.I6
+
 LIMIT_BYTES = 6000
 ENDS = (None, 0, -signal.SIGKILL, -signal.SIGXFSZ)
 
@@ -53,14 +54,23 @@ class Cluster:
         """It dies when it writes beyond these bytes: what it logs is less, its rows of a delta are more."""
         task = self._tasks[f"{job} {index}"]
         resource.prlimit(task.pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
-        assert task.wait(PATIENCE_SECONDS) == -signal.SIGXFSZ, self.logs()
+        assert task.wait() == -signal.SIGXFSZ, self.logs()
 
     def wait_for(self, job: str, index: int) -> int:
-        return self._tasks[f"{job} {index}"].wait(PATIENCE_SECONDS)
+        return self._tasks[f"{job} {index}"].wait()
 
     def require_alive(self) -> None:
         for name, task in self._tasks.items():
             assert task.poll() in ENDS, f"{name} ended: {self.logs()}"
+
+    def wait_until(self, condition: Callable[[], bool], *, poll_seconds: float = 0.1) -> None:
+        """Fails at once when a task ends that should not."""
+
+        def is_so() -> bool:
+            self.require_alive()
+            return condition()
+
+        wait_until(is_so, self.logs, poll_seconds=poll_seconds)
 
     def said(self, job: str, index: int) -> str:
         return (self.run_dir.parent / f"{job}-{index}.log").read_text()
@@ -91,12 +101,12 @@ def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_la
     run_dir = cluster.run_dir
     for job, index in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)):
         cluster.start(job, index)
-    wait_until(cluster, lambda: len(manifests(run_dir)) > 1)
+    cluster.wait_until(lambda: len(manifests(run_dir)) > 1)
     cluster.start("export", 0)
     assert cluster.wait_for("export", 0) == 0, cluster.logs()
     server = Server(run_dir.parent / "export", run_dir, run_dir.parent / "server.log")
     try:
-        wait_until(cluster, lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
+        cluster.wait_until(lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
         cluster.kill_in_next_write("ps", 0)
         before = manifests(run_dir)[-1]
         # Nobody trains while a delta is taken, so it has as many batches of the workers as it has steps.
@@ -107,10 +117,10 @@ def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_la
         wait_for_the_next_run(cluster, before)
         assert "delta not committed" in cluster.said("worker", 0)
         assert_goes_on(run_dir)
-        wait_until(cluster, lambda: manifests(run_dir)[-1].step > before.step + 100)
+        cluster.wait_until(lambda: manifests(run_dir)[-1].step > before.step + 100)
         lost_step = step_of(run_dir, 1)
-        wait_until(cluster, lambda: step_of(run_dir, 1) != lost_step)
-        wait_until(cluster, lambda: any(run_dir.rglob(".tmp-*.part-*")), seconds=0.0)
+        cluster.wait_until(lambda: step_of(run_dir, 1) != lost_step)
+        cluster.wait_until(lambda: any(run_dir.rglob(".tmp-*.part-*")), poll_seconds=0.0)
         before = manifests(run_dir)[-1]
         cluster.kill("ps", 1)
         cluster.start("ps", 1)
@@ -144,14 +154,14 @@ def test_a_server_that_stays_away_is_reported_and_the_cluster_goes_on_when_it_is
     run_dir = cluster.run_dir
     for job, index in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)):
         cluster.start(job, index)
-    wait_until(cluster, lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
-    wait_until(cluster, lambda: any(run_dir.rglob(".tmp-*.part-*")), seconds=0.0)
+    cluster.wait_until(lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
+    cluster.wait_until(lambda: any(run_dir.rglob(".tmp-*.part-*")), poll_seconds=0.0)
     if how == "killed":
         cluster.kill("ps", 0)
     else:
         cluster.send("ps", 0, signal.SIGSTOP)
-    wait_until(
-        cluster, lambda: all("still waiting for the cluster" in cluster.said("worker", i) for i in (0, 1))
+    cluster.wait_until(
+        lambda: all("still waiting for the cluster" in cluster.said("worker", i) for i in (0, 1))
     )
     reason = "connection refused" if how == "killed" else "it says nothing"
     assert all(f"/job:ps/task:0 ({reason})" in cluster.said("worker", i) for i in (0, 1)), cluster.logs()
@@ -160,9 +170,9 @@ def test_a_server_that_stays_away_is_reported_and_the_cluster_goes_on_when_it_is
         cluster.start("ps", 0)
     else:
         cluster.send("ps", 0, signal.SIGCONT)
-    wait_until(cluster, lambda: manifests(run_dir)[-1].step > before.step + 100)
+    cluster.wait_until(lambda: manifests(run_dir)[-1].step > before.step + 100)
     lost_step = step_of(run_dir, 1)
-    wait_until(cluster, lambda: step_of(run_dir, 1) != lost_step)
+    cluster.wait_until(lambda: step_of(run_dir, 1) != lost_step)
     (run_dir / "stop").touch()
     assert [cluster.wait_for("worker", index) for index in (1, 0)] == [0, 0], cluster.logs()
     assert "the cluster answers again" in cluster.said("worker", 0)
@@ -171,7 +181,7 @@ def test_a_server_that_stays_away_is_reported_and_the_cluster_goes_on_when_it_is
 
 def wait_for_the_next_run(cluster: Cluster, before: Manifest) -> None:
     """A commit of it. Its number is higher, but not by one when the chief had to begin more than once."""
-    wait_until(cluster, lambda: manifests(cluster.run_dir)[-1].position.run > before.position.run)
+    cluster.wait_until(lambda: manifests(cluster.run_dir)[-1].position.run > before.position.run)
 
 
 def assert_goes_on(run_dir: Path) -> None:
@@ -223,11 +233,3 @@ def step_of(run_dir: Path, worker: int) -> int:
         return int((run_dir / f"worker-{worker}.step").read_text() or 0)
     except FileNotFoundError:
         return 0
-
-
-def wait_until(cluster: Cluster, condition: Callable[[], bool], *, seconds: float = 0.1) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        cluster.require_alive()
-        assert time.monotonic() < deadline, cluster.logs()
-        time.sleep(seconds)

@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+import pytest
 
 from hotdelta.chain import Kind
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
+from tests.waiting import LIMIT_SECONDS, wait_until
+
+pytestmark = pytest.mark.I6
 
 SCRIPT = Path(__file__).parent / "scripts" / "tolerance.py.txt"
 # Not the time between fulls: of a run that takes long the first delta would go with the first full.
@@ -21,7 +25,6 @@ SHORTER = {
     "sleep(1)": "sleep(0.05)",
 }
 RUN_DIR = "test/test4tolerance/ckpt"
-PATIENCE_SECONDS = 120.0
 
 
 def start(directory: Path) -> subprocess.Popen[str]:
@@ -45,17 +48,19 @@ def start(directory: Path) -> subprocess.Popen[str]:
 def test_the_script_goes_on_from_its_last_delta_after_kill_9(tmp_path: Path) -> None:
     run_dir = tmp_path / RUN_DIR
     first = start(tmp_path)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(manifests(run_dir, Kind.DELTA)) < 2 and time.monotonic() < deadline:
+
+    def has_saved() -> bool:
         assert first.poll() is None, first.communicate()[0]
-        time.sleep(0.05)
+        return len(manifests(run_dir, Kind.DELTA)) >= 2
+
+    wait_until(has_saved, "two deltas", poll_seconds=0.05)
     first.send_signal(signal.SIGKILL)
     first.communicate()
     tip = manifests(run_dir)[-1]
     assert tip.kind is Kind.DELTA
 
     second = start(tmp_path)
-    output = second.communicate(timeout=PATIENCE_SECONDS)[0]
+    output = second.communicate(timeout=LIMIT_SECONDS)[0]
     assert second.returncode == 0, output
     steps = [int(line.split("(")[1].split(")")[0]) for line in output.splitlines() if line.startswith("[")]
     assert steps == list(range(tip.step + 1, tip.step + 101))

@@ -6,8 +6,7 @@ import contextlib
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -17,15 +16,7 @@ import psutil
 
 from tests.forks import Forks
 from tests.reserved_ports import SHARING, reserved_ports
-
-WAIT_SECONDS = 120.0
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, poll_seconds: float = 0.01) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(poll_seconds)
+from tests.waiting import wait_until
 
 
 class Cluster:

@@ -28,12 +28,11 @@ def resume_writes_every_replica_and_goes_on_as_if_never_stopped(
     strategy: tf.distribute.Strategy, run_dir: Path
 ) -> None:
     never_stopped = mirrored_model(strategy, lambda: hk.Adam(0.1))
-    with by_hand(run_dir / "never") as callback:
+    with by_hand(run_dir / "stopped", save_incremental_steps=1) as callback:
         fit(never_stopped, 4, callback, seed=1)
+    with by_hand(run_dir / "never") as callback:
         fit(never_stopped, 4, callback, seed=2)
         expected = live(callback)
-    with by_hand(run_dir / "stopped", save_incremental_steps=1) as callback:
-        fit(mirrored_model(strategy, lambda: hk.Adam(0.1)), 4, callback, seed=1)
     with by_hand(run_dir / "stopped") as callback:
         model = mirrored_model(strategy, lambda: hk.Adam(0.1), seed=9)
         resumed = callback.resume(model)

@@ -17,6 +17,8 @@ from loader import Loader, LoaderSettings
 from tests.distributed.chains import assert_served, committed
 from tests.distributed.cluster import Cluster
 
+pytestmark = pytest.mark.I3
+
 MOMENT_SECONDS = 0.3
 
 

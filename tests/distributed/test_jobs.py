@@ -20,8 +20,9 @@ from hotdelta.train.job import JobFolder, progress_name
 from hotdelta.train.job_saves import JobSaves
 from hotdelta.train.optimizer_slots import KeyedVariable
 from hotdelta.train.writer import ChainTrainer
-from tests.distributed.cluster import Cluster, wait_until
+from tests.distributed.cluster import Cluster
 from tests.keras.small_models import by_hand, small_model
+from tests.waiting import wait_until
 
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
 EVERY_STEP = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=1))

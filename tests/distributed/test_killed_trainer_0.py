@@ -10,7 +10,10 @@ import pytest
 from hotdelta.chain.scan import Scanner
 from hotdelta.train import Job, TrainerProgress
 from hotdelta.train.job import JobFolder, progress_name
-from tests.distributed.cluster import Cluster, Reporter, wait_until
+from tests.distributed.cluster import Cluster, Reporter
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.I6
 
 TRAINERS = 3
 

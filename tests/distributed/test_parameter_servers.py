@@ -7,8 +7,11 @@ import pytest
 from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.scan import Scanner
 from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving
-from tests.distributed.cluster import Cluster, wait_until
+from tests.distributed.cluster import Cluster
 from tests.distributed.cluster_model import ROWS
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.I6
 
 
 def deltas(run_dir: Path) -> list[int]:

@@ -7,8 +7,9 @@ import signal
 
 import pytest
 
-from tests.distributed.cluster import Cluster, wait_until
+from tests.distributed.cluster import Cluster
 from tests.distributed.remote_write_program import VALUES
+from tests.waiting import wait_until
 
 SILENT = 'servers=/job:ps/task:0 silent="/job:ps/task:0 (it says nothing)"'
 

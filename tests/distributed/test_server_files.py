@@ -17,9 +17,12 @@ from hotdelta.chain.verification import directory_of
 from tests.chaos.seccomp import is_supported
 from tests.chaos.system_calls import Call, SystemCalls
 from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving
-from tests.distributed.cluster import Cluster, Reporter, wait_until
+from tests.distributed.cluster import Cluster, Reporter
 from tests.distributed.cluster_program import server_file_mode
 from tests.distributed.coordinator_program import COORDINATOR_FILE_MODE
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.I6
 
 TABLE, SLOT = "table", "slots/accumulator/table"
 stops_calls = pytest.mark.skipif(not is_supported(), reason="only Linux lets us stop system calls")

@@ -16,7 +16,8 @@ from hotdelta.chain import names
 from hotdelta.train import server_patience
 from hotdelta.train.server_parts import RowsToWrite, ServerPart, write_parts
 from tests.distributed.chains import assert_chain_holds, committed
-from tests.distributed.cluster import Cluster, wait_until
+from tests.distributed.cluster import Cluster
+from tests.waiting import wait_until
 
 SLOW, OVER = "still waiting for the cluster", "the cluster answers again"
 

@@ -27,6 +27,8 @@ from hotdelta.train.sharded import ShardedTouchedRows, shards_of
 from hotdelta.train.writer import ChainTrainer
 from tests.chain_replay import Values, replay
 
+pytestmark = pytest.mark.I1
+
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery(), keep_fulls=1000)
 SETTINGS = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 ROWS = 11

@@ -20,6 +20,8 @@ from hotdelta.train.row_values import gather_rows, read_slice, read_whole, write
 from hotdelta.train.sharded import ShardedTouchedRows
 from tests.chain_replay import replay
 
+pytestmark = pytest.mark.I1
+
 
 def sharded_table(*rows: int) -> ShardedVariable:
     values = np.arange(sum(rows) * 2, dtype=np.float32).reshape(-1, 2)

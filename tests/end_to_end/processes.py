@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -17,19 +16,11 @@ import httpx
 import numpy as np
 
 from tests.end_to_end.probes import PROBES
+from tests.waiting import LIMIT_SECONDS, wait_until
 
-LIMIT_SECONDS = 90.0
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 Bits = list[int]
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    pause = threading.Event()
-    while not is_so():
-        assert time.monotonic() < deadline, f"still not so after {LIMIT_SECONDS:.0f} s: {what}"
-        pause.wait(0.02)
 
 
 class Process(Protocol):

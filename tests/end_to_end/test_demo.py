@@ -14,7 +14,7 @@ import pytest
 
 from examples.demo_screen import COLUMNS
 from examples.interruption import SIGNALS, Interruption
-from tests.end_to_end.processes import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS
 
 
 def run_demo(directory: Path, *, is_interrupted: bool) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.end_to_end.processes import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 PARENT = """
 import sys, threading

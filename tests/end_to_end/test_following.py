@@ -12,11 +12,18 @@ from http.client import HTTPConnection
 from typing import Any
 
 import httpx
+import pytest
 
 from hotdelta.chain import Position
 from tests.end_to_end.conftest import Deployment
 from tests.end_to_end.probes import PROBES
-from tests.end_to_end.processes import LIMIT_SECONDS, Bits, Server, bits_of, question, wait_until
+from tests.end_to_end.processes import (
+    Bits,
+    Server,
+    bits_of,
+    question,
+)
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 def test_a_server_that_starts_before_anything_exists_says_so_and_becomes_ready_by_itself(
@@ -70,6 +77,7 @@ def test_a_full_in_between_is_no_break(deployment: Deployment) -> None:
         assert server.probe(position) == (position, expected)
 
 
+@pytest.mark.I2
 def test_every_answer_under_load_is_the_model_at_its_position_bit_for_bit(deployment: Deployment) -> None:
     trainer, server = deployment.trainer, deployment.server
     position, bits = trainer.save()
@@ -103,6 +111,7 @@ def test_every_answer_under_load_is_the_model_at_its_position_bit_for_bit(deploy
     assert all(bits == expected[position][probe] for position, probe, bits in seen)
 
 
+@pytest.mark.I6
 def test_the_server_follows_a_trainer_that_was_killed_and_started_again(deployment: Deployment) -> None:
     trainer, server = deployment.trainer, deployment.server
     position, _ = trainer.save()
@@ -123,6 +132,7 @@ def test_the_server_follows_a_trainer_that_was_killed_and_started_again(deployme
     assert server.said.count("loading export") == 1
 
 
+@pytest.mark.I6
 def test_a_server_that_was_killed_catches_up_when_it_starts_again(deployment: Deployment) -> None:
     deployment.server.kill()
     deployment.trainer.train(3, 5)
@@ -139,6 +149,7 @@ def test_a_server_that_was_killed_catches_up_when_it_starts_again(deployment: De
     assert deployment.server.probe(position) == (position, expected)
 
 
+@pytest.mark.I7
 def test_one_log_line_for_each_update_tells_every_stage_of_its_lag(deployment: Deployment) -> None:
     server, trainer = deployment.server, deployment.trainer
 

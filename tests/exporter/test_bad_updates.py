@@ -20,6 +20,8 @@ from tests.exporter.bundles import (
 )
 from tests.exporter.runtimes import Runtime
 
+pytestmark = pytest.mark.I4
+
 
 @pytest.mark.parametrize("signature", ["restore_incremental", "stage_incremental"])
 @pytest.mark.parametrize("damage", BAD_DELTAS.values(), ids=BAD_DELTAS.keys())

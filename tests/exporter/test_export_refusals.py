@@ -23,6 +23,8 @@ from hotdelta.keras.structure import model_variables
 from tests.exporter.bundles import TwoTables
 from tests.exporter.trained_run import Trained, copy_of, metadata_of, schema_of
 
+pytestmark = pytest.mark.I9
+
 
 def test_a_damaged_delta_is_stepped_over_backwards_unless_it_was_asked_for(
     trained: Trained, tmp_path: Path

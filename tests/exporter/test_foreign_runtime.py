@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.exporter.bundles import delta_tensors, full_tensors
+
+pytestmark = pytest.mark.I8
 
 SCRIPT = '''
 import sys

@@ -23,6 +23,8 @@ from tests.exporter.bundles import (
 )
 from tests.exporter.runtimes import Runtime
 
+pytestmark = pytest.mark.I8
+
 
 def test_restore_full_sets_every_variable_bit_for_bit(runtime: Runtime, full: str) -> None:
     answer = runtime.call("restore_full", prefix=[full])

@@ -12,6 +12,8 @@ from exporter.variable_uses import make_servable
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.serving_module import trace_module
 
+pytestmark = pytest.mark.I5
+
 Call = Callable[[tf.Variable, tf.Tensor], tf.Tensor]
 IDS = [tf.TensorSpec([None], tf.int64, name="ids")]
 

@@ -13,25 +13,40 @@ from exporter.version_directory import new_version, publish
 from hotdelta.chain.disk import Disk
 from hotdelta.errors import ConfigurationError
 
+pytestmark = pytest.mark.I3
+
 
 def write(temporary: Path) -> None:
     temporary.mkdir()
     (temporary / "saved_model.pb").write_text("mine")
 
 
-def test_a_version_whose_name_is_not_yet_durable_is_published_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    sync = Disk.sync_directory
+class UnsyncedDisk(Disk):
+    """Fails to make the names in one directory durable."""
 
-    def fail_for_the_last(disk: Disk, path: Path) -> None:
-        if path == tmp_path:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def sync_directory(self, path: Path) -> None:
+        if path == self._directory:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        sync(disk, path)
+        super().sync_directory(path)
 
-    monkeypatch.setattr(Disk, "sync_directory", fail_for_the_last)
-    with caplog.at_level(logging.WARNING), new_version(tmp_path, None) as (temporary, target):
-        write(temporary)
+
+class FullDisk(Disk):
+    """Has no room for another name."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+
+def test_a_version_whose_name_is_not_yet_durable_is_published_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    temporary, target = tmp_path / "temporary", tmp_path / "1"
+    write(temporary)
+    with caplog.at_level(logging.WARNING):
+        publish(temporary, target, disk=UnsyncedDisk(tmp_path))
 
     assert (target / "saved_model.pb").read_text() == "mine"
     assert "published, but not yet durable" in caplog.text
@@ -53,18 +68,12 @@ def test_a_version_that_somebody_else_put_there_meanwhile_is_neither_overwritten
     assert sorted(path.name for path in tmp_path.iterdir()) == [".exporter.lock", "1"]
 
 
-def test_a_disk_that_fails_is_not_taken_for_a_version_that_exists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_disk: Disk, source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
-
-    monkeypatch.setattr(Disk, "rename", fail)
+def test_a_disk_that_fails_is_not_taken_for_a_version_that_exists(tmp_path: Path) -> None:
     temporary, target = tmp_path / "temporary", tmp_path / "1"
     write(temporary)
     target.mkdir()
     with pytest.raises(OSError, match="No space left"):
-        publish(temporary, target)
+        publish(temporary, target, disk=FullDisk())
 
 
 def test_names_that_no_server_looks_at_do_not_count(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.I4
+
 _WRITES = frozenset({"AssignVariableOp", "ResourceScatterUpdate"})
 
 

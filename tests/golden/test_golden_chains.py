@@ -26,6 +26,8 @@ from tests.golden.keras_recipes import batch, checkpoint_of, live_values, ranker
 from tests.io.models import bits
 from tests.loader.step_model import SIGNATURE, serving, wait_for_position
 
+pytestmark = pytest.mark.I1
+
 EVERY_CHAIN = ["forked", "io", "keras", "signed", "tf1", "tf1_servers", "tf2_servers"]
 KERAS_CHAINS = ["forked", "keras", "signed"]
 

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import hotdelta.io as hio
 from hotdelta.io.model_state import state_of
 from tests.io.models import bits, every_class
 from tests.io.resumed_training import FRESH_SEED, STEPS, predict
 from tests.keras.small_models import fit
+
+pytestmark = pytest.mark.I1
 
 
 def test_a_new_process_goes_on_as_if_training_had_never_stopped(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import tensorflow as tf
 import hotdelta.io as hio
 from hotdelta.errors import ChainError, ConfigurationError
 
+pytestmark = pytest.mark.I9
+
 
 class Executor:
     __module__ = "paddle.fluid.executor"

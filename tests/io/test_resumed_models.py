@@ -15,6 +15,8 @@ import hotdelta.io as hio
 from tests.io.models import bits, different
 from tests.keras.small_models import by_hand
 
+pytestmark = pytest.mark.I1
+
 BATCH, STEPS = 4, 3
 
 

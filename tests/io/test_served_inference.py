@@ -25,7 +25,8 @@ from loader.chain_view import ChainView
 from server.app import create_app
 from server.settings import Settings
 from tests.io.test_inference import two_towers
-from tests.loader.step_model import wait_for_position, wait_for_status, wait_until
+from tests.loader.step_model import wait_for_position, wait_for_status
+from tests.waiting import wait_until
 
 ITEMS = {"item": list(range(20))}
 

@@ -22,6 +22,8 @@ from tests.keras.small_models import (
     small_model,
 )
 
+pytestmark = pytest.mark.I9
+
 
 def test_another_model_in_the_same_chain_is_refused(tmp_path: Path) -> None:
     with by_hand(tmp_path) as callback:

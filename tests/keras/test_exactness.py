@@ -18,6 +18,8 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.chain.position import Position
 from tests.chain_replay import Values, replay, values_of
 
+pytestmark = pytest.mark.I1
+
 ROWS = 60
 OURS: dict[str, Callable[[], Any]] = {
     "our SGD": lambda: hk.SGD(0.1),

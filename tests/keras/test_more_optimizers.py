@@ -16,6 +16,8 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.errors import ConfigurationError
 from tests.keras.small_models import ROWS, assert_same, assert_saved, batches, by_hand, fit, live
 
+pytestmark = pytest.mark.I1
+
 TABLE = "items/embeddings"
 
 

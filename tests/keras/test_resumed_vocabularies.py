@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from exporter import export_saved_model
 from hotdelta.chain.manifest import Kind
 from hotdelta.chain.scan import Scanner
 from hotdelta.errors import ConfigurationError, ModelMismatchError
-from hotdelta.train.writer import ChainTrainer
 from tests.keras.small_models import by_hand, manifests
 from tests.keras.word_models import word_model
+
+pytestmark = pytest.mark.I9
 
 WORDS = ["red", "green", "blue"]
 
@@ -154,18 +156,24 @@ def test_model_with_more_words_is_exported_from_a_full_of_its_own(tmp_path: Path
 
 
 def test_full_of_a_model_with_more_words_is_not_forgotten_when_the_trainer_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    train(tmp_path, word_model(WORDS), serving_graph=True)
+    run_dir, killed = tmp_path / "run", tmp_path / "killed"
+    train(run_dir, word_model(WORDS), serving_graph=True)
     grown = [*WORDS, "grey"]
-    with monkeypatch.context() as killed:
-        killed.setattr(ChainTrainer, "finish", ChainTrainer.save)
-        train(tmp_path, word_model(grown), serving_graph=True)
-    assert len(find_full_schemas(tmp_path)) == 1
-    train(tmp_path, word_model(grown), serving_graph=True)
-    assert find_full_schemas(tmp_path)[-1] == Scanner(tmp_path).scan().manifests[-1].schema
-    train(tmp_path, word_model(grown), serving_graph=True)
-    assert len(find_full_schemas(tmp_path)) == 2
+    with by_hand(run_dir, serving_graph=True) as callback:
+        model = word_model(grown)
+        callback.resume(model)
+        model.train_on_batch(tf.constant([WORDS]), np.ones((1, 1), np.float32))
+        callback.step()
+        callback.save()
+        # What would be there if it were killed now.
+        shutil.copytree(run_dir, killed)
+    assert len(find_full_schemas(killed)) == 1
+    train(killed, word_model(grown), serving_graph=True)
+    assert find_full_schemas(killed)[-1] == Scanner(killed).scan().manifests[-1].schema
+    train(killed, word_model(grown), serving_graph=True)
+    assert len(find_full_schemas(killed)) == 2
 
 
 def find_full_schemas(run_dir: Path) -> list[str]:

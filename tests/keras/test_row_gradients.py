@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotdelta.keras.row_gradients import RowGradient, map_values, sum_duplicates
+
+pytestmark = pytest.mark.I5
 
 ROWS = 20
 

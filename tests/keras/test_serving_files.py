@@ -10,9 +10,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+from hotdelta.chain.disk import Disk
 from hotdelta.errors import DamagedError, ModelMismatchError
 from hotdelta.keras.serving_graph import trace_keras_model
-from hotdelta.train import serving_files
 from hotdelta.train.serving_files import load_schema, load_serving_graph, save_serving_graph
 from tests.keras.served_models import layers, two_towers
 
@@ -48,19 +48,21 @@ def test_a_model_with_the_same_variables_that_computes_something_else_replaces_t
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_graph_that_could_not_be_replaced_is_still_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class DiskThatFillsUp(Disk):
+    """Moves the old graph away, and has no room for the name of the new one."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        if (source / "saved_model.pb").exists() and "old-" not in source.name + target.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        super().rename(source, target)
+
+
+def test_a_graph_that_could_not_be_replaced_is_still_there(tmp_path: Path) -> None:
     module, schema = trace_keras_model(two_towers())
     path = save_serving_graph(tmp_path, module, schema)
     before = sorted(tmp_path.rglob("*"))
-
-    def fail(temporary: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
-
-    monkeypatch.setattr(serving_files, "publish_directory", fail)
     with pytest.raises(OSError, match="No space left"):
-        save_serving_graph(tmp_path, module, schema)
+        save_serving_graph(tmp_path, module, schema, disk=DiskThatFillsUp())
     assert path.is_dir()
     assert sorted(tmp_path.rglob("*")) == before
 

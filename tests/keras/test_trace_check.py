@@ -14,6 +14,8 @@ from hotdelta.chain.manifest import Tracking
 from hotdelta.errors import ConfigurationError
 from tests.keras.small_models import ROWS, assert_saved, batches, by_hand, fit, small_model
 
+pytestmark = pytest.mark.I5
+
 TABLE = "items/embeddings"
 
 

@@ -27,6 +27,8 @@ from tests.keras.small_models import (
     small_model,
 )
 
+pytestmark = pytest.mark.I1
+
 TABLE = "items/embeddings"
 Step = Callable[[Any, Any], Any]
 

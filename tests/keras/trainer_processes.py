@@ -11,14 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-SPAWN_SECONDS = 120.0
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 class TrainerProcess:
@@ -34,10 +33,7 @@ class TrainerProcess:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def wait_for_report(self, count: int = 1) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + SPAWN_SECONDS
-        while len(self.reports()) < count:
-            assert time.monotonic() < deadline, "the trainer process does not report"
-            time.sleep(0.002)
+        wait_until(lambda: len(self.reports()) >= count, "the trainer process reports", poll_seconds=0.002)
         return self.reports()
 
     def send(self, number: signal.Signals) -> None:
@@ -84,7 +80,7 @@ class Zygote:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(SPAWN_SECONDS)
+        self._process.wait(LIMIT_SECONDS)
         self._process.stdout.close()
 
     def _send(self, request: list[Any]) -> None:

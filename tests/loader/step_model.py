@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +17,9 @@ from hotdelta.train.loop import DeltaWriter
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.writer_options import WriterOptions
 from loader import Loader, LoaderSettings, LoaderStatus, Version
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROWS = 64
-LIMIT_SECONDS = 120.0
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
 SIGNATURE = "serving_default"
 
@@ -131,19 +129,8 @@ def serving(root: Path, **settings: Any) -> Iterator[Loader]:
         loader.stop()
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LIMIT_SECONDS
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {LIMIT_SECONDS:.0f} seconds"
-        pause.wait(0.01)
-
-
 def wait_for_status(loader: Loader, condition: Callable[[LoaderStatus], bool], what: str) -> LoaderStatus:
-    try:
-        wait_until(lambda: condition(loader.status()), what)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; status is {loader.status()}") from error
+    wait_until(lambda: condition(loader.status()), lambda: f"{what}; status is {loader.status()}")
     return loader.status()
 
 

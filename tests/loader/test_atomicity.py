@@ -19,7 +19,6 @@ from hotdelta.chain import Position
 from loader import Loader
 from loader.gate import Gate
 from tests.loader.step_model import (
-    LIMIT_SECONDS,
     SIGNATURE,
     StepModel,
     Trainer,
@@ -28,10 +27,12 @@ from tests.loader.step_model import (
     rewind,
     serving,
     wait_for_position,
-    wait_until,
 )
+from tests.waiting import LIMIT_SECONDS, wait_until
 
-PREDICTIONS = 200_000
+pytestmark = pytest.mark.I2
+
+PREDICTIONS = 60_000
 DIFFERENT_STEPS = 20
 READERS = 3
 TABLE_ROWS = 2_000

@@ -135,6 +135,7 @@ class TestBrokenLinks:
         assert at_hand[0]() is None
 
 
+@pytest.mark.I7
 def test_lag_line_names_every_stage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = FakeClock()
@@ -154,6 +155,7 @@ def test_lag_line_names_every_stage(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert record["phrase"] == "update applied"
 
 
+@pytest.mark.I7
 def test_a_commit_was_there_when_it_was_seen(root: Path) -> None:
     manifest = find_commit(root / "run", Position(1, 2))
     path = commit_paths(root / "run", manifest)[-1]

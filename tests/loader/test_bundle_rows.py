@@ -13,6 +13,8 @@ from loader.bundle_rows import BundleRows
 from tests.chaos.rig import remove
 from tests.loader.step_model import commit_paths, find_commit
 
+pytestmark = pytest.mark.I4
+
 
 @pytest.fixture
 def paths(root: Path) -> dict[str, Path]:

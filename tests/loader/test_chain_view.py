@@ -13,6 +13,8 @@ from loader.chain_view import ChainView
 from tests.loader.step_model import Trainer, bring_back, commit_paths, find_commit, move_away
 from tests.loader.test_bookkeeping import FakeClock
 
+pytestmark = pytest.mark.I7
+
 
 @pytest.fixture
 def clock() -> FakeClock:

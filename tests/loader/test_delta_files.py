@@ -19,6 +19,8 @@ from hotdelta.errors import DamagedError
 from loader.delta_files import DeltaFiles
 from tests.chain.manifests import delta
 
+pytestmark = pytest.mark.I4
+
 PREFIX = "incremental_model.ckpt-7"
 WHOLE = np.arange(24, dtype=np.float32).reshape(6, 4)
 

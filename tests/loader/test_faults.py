@@ -26,6 +26,8 @@ from tests.loader.step_model import (
     wait_for_status,
 )
 
+pytestmark = pytest.mark.I4
+
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)
 

@@ -24,13 +24,14 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 StartTrainer = Callable[[], Trainer]
 COMMITS = 30
 
 
+@pytest.mark.I1
 def test_trained_rows_are_served_without_a_reload(root: Path, train: StartTrainer) -> None:
     with serving(root) as loader:
         wait_for_position(loader, Position(1, 2))
@@ -110,6 +111,7 @@ def test_replaced_run_directory_is_followed(root: Path, train: StartTrainer) -> 
         assert_serves(loader, trainer.model)
 
 
+@pytest.mark.I5
 def test_a_commit_is_followed_without_listing_the_directories(
     root: Path, train: StartTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_ids_are_served_by_value(root: Path) -> None:
         np.testing.assert_array_equal(outputs["users"], np.ones((1, 4), np.float32))
 
 
+@pytest.mark.I7
 def test_each_update_is_one_log_line_with_every_stage(
     root: Path, train: StartTrainer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,7 +25,6 @@ from loader.live_model import LiveModel
 from loader.served import Serving, Version
 from tests.chaos.rig import put
 from tests.loader.step_model import (
-    LIMIT_SECONDS,
     ROWS,
     SIGNATURE,
     StepModel,
@@ -34,6 +33,9 @@ from tests.loader.step_model import (
     serving_file,
 )
 from tests.loader.test_follower import follow, serving_with, view_of
+from tests.waiting import LIMIT_SECONDS
+
+pytestmark = pytest.mark.I2
 
 FULL = Position(2, 2)
 TABLES = 2

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from loader.gate import Gate
-from tests.loader.step_model import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
+
+pytestmark = pytest.mark.I2
 
 
 def in_thread(action: object) -> threading.Thread:

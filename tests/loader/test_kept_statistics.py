@@ -30,6 +30,8 @@ from tests.loader.test_order_book import DyingDisk
 from tests.loader.test_quarantine import poison, wait_until_quarantined
 from tests.loader.test_sanity import node_at
 
+pytestmark = pytest.mark.I6
+
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)
 SOON = SanitySettings(min_updates=3)

@@ -11,7 +11,8 @@ import orjson
 import hotdelta.keras
 from exporter.export import export_saved_model
 from server.predict_request import read_request
-from tests.loader.step_model import serving, wait_until
+from tests.loader.step_model import serving
+from tests.waiting import wait_until
 
 INPUTS = ("Item", "item", "user id", "user.id", "user_id", "a:b", "größe", "1st", "_x", "class", "self")
 TABLES = ("Items", "items", "a.b-c")

@@ -20,6 +20,8 @@ from loader.opened_files import opened_prefix
 from tests.chaos.rig import put, remove
 from tests.loader.step_model import ROWS, SIGNATURE, commit_paths, export, find_commit
 
+pytestmark = pytest.mark.I4
+
 
 @pytest.fixture(scope="module")
 def full_only(prepared_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,6 +17,8 @@ from hotdelta.errors import DamagedError
 from loader.private_copy import PrivateCopies
 from tests.loader.step_model import find_commit
 
+pytestmark = pytest.mark.I6
+
 
 @pytest.fixture
 def copies(temporary: Path) -> Iterator[PrivateCopies]:

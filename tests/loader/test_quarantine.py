@@ -22,6 +22,8 @@ from tests.loader.step_model import (
     wait_for_status,
 )
 
+pytestmark = pytest.mark.I4
+
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)
 OFF = SanityLimits(is_nonfinite_allowed=True, max_abs=np.inf, outlier_factor=np.inf)

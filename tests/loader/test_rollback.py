@@ -23,6 +23,8 @@ from tests.loader.step_model import (
     wait_for_status,
 )
 
+pytestmark = pytest.mark.I1
+
 StartTrainer = Callable[[], Trainer]
 READY = Position(1, 2)
 DESK = "loader.operator_desk"
@@ -207,6 +209,7 @@ def test_a_server_that_is_pinned_where_nothing_leads_serves_nothing_and_says_why
             answer(loader)
 
 
+@pytest.mark.I2
 def test_answers_during_rollbacks_are_whole(root: Path, train: StartTrainer) -> None:
     with serving(root) as loader:
         wait_for_position(loader, READY)

@@ -17,6 +17,8 @@ from loader.sanity import Figures, Usual, judge_shares, judge_values
 from loader.sanity_figures import CHUNK_VALUES, chunked, measure
 from loader.sanity_statistics import Accepted, LargestNorms, SanityStatistics
 
+pytestmark = pytest.mark.I4
+
 LIMITS = SanityLimits()
 
 

@@ -14,6 +14,8 @@ from loader.sanity_gate import SanityGate
 from loader.sanity_statistics import KnownUpdates
 from tests.loader.test_straight_line import manifest_of
 
+pytestmark = pytest.mark.I4
+
 ROWS = 1000
 
 

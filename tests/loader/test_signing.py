@@ -25,26 +25,17 @@ from tests.loader.step_model import (
     serving,
     wait_for_position,
     wait_for_status,
-    wait_until,
 )
+from tests.signing_keys import KEY, holding
+from tests.waiting import wait_until
 
-KEY = b"k" * 32
-
-
-@pytest.fixture
-def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "key"
-    path.write_bytes(KEY + b"\n")
-    monkeypatch.setenv(KEY_FILE_VARIABLE, str(path))
-    return path
+pytestmark = pytest.mark.I4
 
 
 @pytest.fixture(scope="module")
-def prepared_signed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared_signed_root(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Path:
     root = tmp_path_factory.mktemp("signed")
-    (root / "key").write_bytes(KEY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEY_FILE_VARIABLE, str(root / "key"))
+    with holding(key_file):
         trainer = Trainer(root / "run")
         trainer.train()
         trainer.close()
@@ -56,7 +47,7 @@ def prepared_signed_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def signed_root(prepared_signed_root: Path, tmp_path: Path, key_file: Path) -> Path:
+def signed_root(prepared_signed_root: Path, tmp_path: Path, has_key: None) -> Path:
     for name in ("run", "export"):
         shutil.copytree(prepared_signed_root / name, tmp_path / name)
     return tmp_path
@@ -139,7 +130,7 @@ def test_without_a_key_an_unsigned_manifest_is_taken(signed_root: Path) -> None:
         assert_serves(loader, trainer.model)
 
 
-def test_a_trainer_goes_on_from_what_was_signed_only(signed_root: Path, key_file: Path) -> None:
+def test_a_trainer_goes_on_from_what_was_signed_only(signed_root: Path) -> None:
     trainer = Trainer(signed_root / "run")
     good = trainer.train([1])
     forged = trainer.train([2])
@@ -166,10 +157,10 @@ def test_without_a_key_a_trainer_goes_on_from_what_somebody_else_signed(
 
 
 def test_a_trainer_with_a_key_does_not_start_over_beside_a_chain_that_it_cannot_trust(
-    signed_root: Path, key_file: Path
+    signed_root: Path, tmp_path: Path
 ) -> None:
-    key_file.write_bytes(b"another key that is long enough to be one")
-    with pytest.raises(ChainError, match="its signature is wrong"):
+    (tmp_path / "key").write_bytes(b"another key that is long enough to be one")
+    with holding(tmp_path / "key"), pytest.raises(ChainError, match="its signature is wrong"):
         Trainer(signed_root / "run")
 
 

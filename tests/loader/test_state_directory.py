@@ -59,12 +59,18 @@ def test_a_loader_that_does_not_come_to_be_does_not_keep_it(tmp_path: Path) -> N
             Loader(settings(tmp_path))
 
 
-def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_will_do_and_the_directory_is_made_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def know_no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", know_no_locks)
+    first = StateDirectory(settings(tmp_path))
+    assert (tmp_path / "state").is_dir()
+    # Nobody can be kept from sharing it.
     StateDirectory(settings(tmp_path)).close()
+    first.close()
 
 
 @pytest.mark.parametrize("place", ["run", "run/state", "export", "run/../run/x"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotdelta.chain import HighestStep, Kind, Manifest, Node, Position, plan
 from loader.straight_line import plan_straight_line
+
+pytestmark = pytest.mark.I5
 
 SCHEMA = "5" * 64
 WHOLE = "7" * 64

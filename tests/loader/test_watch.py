@@ -13,7 +13,7 @@ import pytest
 
 from loader.wake import Wake
 from loader.watch import HAS_EVENTS, DirectoryWatch
-from tests.loader.step_model import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(not HAS_EVENTS, reason="directories are watched on Linux only")
 
@@ -78,12 +78,21 @@ def test_link_and_rename_are_noticed(tmp_path: Path, watch: DirectoryWatch, look
     looks.expect()
 
 
-def test_vanished_directory_does_no_harm(tmp_path: Path, watch: DirectoryWatch, looks: Looks) -> None:
+def test_a_directory_that_vanishes_is_worth_a_look_and_no_warning_and_is_watched_when_it_is_back(
+    tmp_path: Path, watch: DirectoryWatch, looks: Looks, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "run").mkdir()
     watch.refresh()
     (tmp_path / "run").rmdir()
+    looks.expect()
     watch.refresh()
     watch.refresh()
+    assert caplog.text == ""
+    (tmp_path / "run").mkdir()
+    watch.refresh()
+    (tmp_path / "run" / "model.ckpt-1.manifest.json").touch()
+    looks.expect()
+    assert looks.places[-1] == tmp_path / "run" / "model.ckpt-1.manifest.json"
 
 
 def test_file_in_a_directory_that_was_deleted_and_made_again_is_noticed(

@@ -15,9 +15,9 @@ from hotdelta.errors import ConfigurationError
 from server.admin_tokens import AdminTokens
 from server.app import create_app
 from server.settings import Settings
-from tests.end_to_end.processes import wait_until
 from tests.server.connections import request, serving
 from tests.server.fake_model import FakeModel
+from tests.waiting import wait_until
 
 TOKEN = "0123456789abcdef0123"  # noqa: S105 - opens nothing
 OTHER = "fedcba98765432109999"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from hotdelta.chain import Position
+from hotdelta.chain import Position, SignatureSpec
 from server import app as app_module
 from server.app import create_app
 from server.position_wait import PositionWait
 from server.settings import Settings
-from tests.end_to_end.processes import wait_until
 from tests.server.fake_model import FakeModel
+from tests.waiting import wait_until
 
 Serve = Callable[..., TestClient]
 
@@ -30,9 +30,9 @@ def model() -> FakeModel:
 def serve(model: FakeModel) -> Iterator[Serve]:
     clients = []
 
-    def start(**options: Any) -> TestClient:
+    def start(served: FakeModel = model, /, **options: Any) -> TestClient:
         settings = Settings(Path("export"), Path("run"), **options)
-        client = TestClient(create_app(settings, model), raise_server_exceptions=False)
+        client = TestClient(create_app(settings, served), raise_server_exceptions=False)
         clients.append(client.__enter__())
         return clients[-1]
 
@@ -74,12 +74,14 @@ def test_a_fault_of_the_model_is_a_500_that_says_so(serve: Serve) -> None:
     assert "the prediction failed" in answer.json()["error"]
 
 
-def test_a_fault_of_ours_is_a_500_in_json_and_says_nothing_of_it(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FakeModel, "signatures", {"serving_default": None})
+class ModelWithABug(FakeModel):
+    @property
+    def signatures(self) -> Mapping[str, SignatureSpec]:
+        raise RuntimeError("a bug")
 
-    answer = serve().post("/predict", json={"instances": [[1, 2]]})
+
+def test_a_fault_of_ours_is_a_500_in_json_and_says_nothing_of_it(serve: Serve) -> None:
+    answer = serve(ModelWithABug()).post("/predict", json={"instances": [[1, 2]]})
 
     assert answer.status_code == 500
     assert answer.json() == {"error": "the server failed at this request; its log says why"}

@@ -65,6 +65,7 @@ def test_a_port_that_is_taken_is_said_at_once(taken_port: int) -> None:
     )
 
 
+@pytest.mark.I9
 @pytest.mark.parametrize(
     "arguments, variables, problem",
     [

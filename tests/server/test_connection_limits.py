@@ -20,7 +20,6 @@ from server.connection_limits import BufferedBytes, Refusals
 from server.http_protocol import MAX_HEAD_BYTES, MAX_HEADERS
 from server.listening import allow_files
 from server.settings import Settings
-from tests.end_to_end.processes import wait_until
 from tests.server.connections import (
     BODY,
     LENGTH,
@@ -32,6 +31,7 @@ from tests.server.connections import (
     serving_app,
 )
 from tests.server.fake_model import FakeModel
+from tests.waiting import wait_until
 
 MIB = 2**20
 VERSION = request(line="GET /model/version HTTP/1.1", body=b"")

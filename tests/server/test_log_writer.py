@@ -16,7 +16,7 @@ import pytest
 from hotdelta.logs import JsonFormatter, TextFormatter
 from server import log_writer
 from server.log_writer import LogWriter
-from tests.end_to_end.processes import wait_until
+from tests.waiting import wait_until
 
 ROOM = 8
 

@@ -10,6 +10,8 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.sanity_limits import LimitChange
 from server.settings import Settings, parse, read_settings
 
+pytestmark = pytest.mark.I9
+
 DIRECTORIES = {"export_dir": Path("export"), "checkpoint_dir": Path("run")}
 
 

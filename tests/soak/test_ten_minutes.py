@@ -22,7 +22,8 @@ import pytest
 
 from tests.chaos.programs import Writer
 from tests.chaos.truth import QUESTION
-from tests.end_to_end.processes import Program, Server, wait_until
+from tests.end_to_end.processes import Program, Server
+from tests.waiting import wait_until
 
 AnyProgram = TypeVar("AnyProgram", bound=Program)
 

@@ -24,6 +24,8 @@ from tests.chain_replay import replay
 from tests.train.conftest import StartTraining
 from tests.train.small_training import BY_HAND, BrokenDisk, Clock, SmallTraining
 
+pytestmark = pytest.mark.I6
+
 BOTH = pytest.mark.parametrize("mode", list(Tracking))
 EVERY_STEP = dataclasses.replace(BY_HAND, delta=SaveEvery(steps=1), full=SaveEvery(steps=4))
 

@@ -14,6 +14,8 @@ from hotdelta.train.writer_options import WriterOptions
 from tests.train.conftest import StartTraining
 from tests.train.small_training import SlowDisk, SmallTraining
 
+pytestmark = pytest.mark.I1
+
 EVERY_STEP = WriterOptions(full=SaveEvery(steps=1), delta=SaveEvery(), keep_fulls=1000, scrub_saves=0)
 ROW_BYTES = 12
 STEPS = 60

@@ -23,6 +23,8 @@ from hotdelta.train.writer_options import WriterOptions
 from tests.train.conftest import StartTraining
 from tests.train.small_training import SmallTraining
 
+pytestmark = pytest.mark.I6
+
 BOTH = pytest.mark.parametrize("mode", list(Tracking))
 
 
@@ -49,6 +51,7 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.I1
 @BOTH
 def test_resume_is_exact_and_goes_on_at_the_tip(start_training: StartTraining, mode: Tracking) -> None:
     first = start_training(mode=mode)

@@ -17,6 +17,8 @@ from hotdelta.train.loop import DeltaWriter
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.writer_options import WriterOptions
 
+pytestmark = pytest.mark.I1
+
 KEYS = ["items", "momentum/items", "momentum/momentum/items"]
 NAMES = ["momentum", "second/momentum"]
 

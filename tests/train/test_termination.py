@@ -9,6 +9,8 @@ import pytest
 
 from hotdelta.train.termination import TerminationSignal
 
+pytestmark = pytest.mark.I6
+
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.touched import TouchedRows
 
+pytestmark = pytest.mark.I1
+
 ROWS = 5000
 
 

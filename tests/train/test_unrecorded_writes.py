@@ -19,6 +19,8 @@ from hotdelta.train.scrub import hash_rows
 from tests.train.conftest import StartTraining
 from tests.train.small_training import BY_HAND, ROWS, SlowDisk, SmallTraining
 
+pytestmark = pytest.mark.I1
+
 ROW = tf.fill((1, 3), 7.0)
 SCRUBBED = dataclasses.replace(BY_HAND, scrub_saves=4)
 Write = Callable[[tf.Variable], object]

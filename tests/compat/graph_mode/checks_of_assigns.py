@@ -26,6 +26,8 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 
+pytestmark = pytest.mark.I1
+
 VALUES = np.full((ROWS, COLUMNS), 0.25, np.float32)
 
 

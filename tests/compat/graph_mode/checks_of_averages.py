@@ -30,7 +30,7 @@ from tests.compat.graph_mode.small_graphs import (
     settle,
     train,
 )
-from tests.end_to_end.processes import wait_until
+from tests.waiting import wait_until
 
 BUILD = Build(parts=2)
 REPLICAS, ROUNDS = 2, 6

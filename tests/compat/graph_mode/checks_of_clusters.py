@@ -35,6 +35,8 @@ from tests.compat.graph_mode.small_graphs import (
 from tests.docs.pages import ROOT, blocks_of
 from tests.full_disk import small_files_only
 
+pytestmark = pytest.mark.I1
+
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "touched": lambda: tf.train.AdagradOptimizer(0.1),
     "compared": lambda: tf.train.AdamOptimizer(0.1),

@@ -25,6 +25,8 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 
+pytestmark = pytest.mark.I1
+
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "GradientDescent": lambda: tf.train.GradientDescentOptimizer(0.1),
     "Adagrad": lambda: tf.train.AdagradOptimizer(0.1),
@@ -52,9 +54,10 @@ BATCHES = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9])
 @pytest.mark.parametrize(
     "name,parts,use_resource",
     [
-        *((name, 4, False) for name in OPTIMIZERS),
+        *((name, 2, False) for name in OPTIMIZERS),
         *((name, 1, True) for name in OPTIMIZERS),
         ("Adagrad", 1, False),
+        ("Adagrad", 4, False),
         ("Adagrad", 4, True),
         ("Adam", 4, True),
         ("LossScale", 4, True),

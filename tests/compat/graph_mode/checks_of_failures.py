@@ -31,9 +31,11 @@ from tests.compat.graph_mode.small_graphs import (
     new_graph,
     train,
 )
-from tests.end_to_end.processes import wait_until
 from tests.full_disk import small_files_only
 from tests.reserved_ports import reserved_ports
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.I6
 
 # So many that a row whose update was lost is hardly ever written again.
 MANY_ROWS = 500_000

@@ -18,6 +18,8 @@ from tests.golden.golden_chains import digests, digests_of_arrays, golden_chain
 from tests.golden.graph_recipes import PARTS, session_digests, session_on
 from tests.loader.step_model import serving, wait_for_position
 
+pytestmark = pytest.mark.I1
+
 
 @pytest.mark.parametrize("name", ["tf1", "tf1_servers"])
 @pytest.mark.parametrize("is_on_servers", [False, True], ids=["in one process", "on servers"])

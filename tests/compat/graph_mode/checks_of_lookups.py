@@ -17,6 +17,8 @@ from hotdelta.errors import ConfigurationError
 from tests.compat.graph_mode.small_graphs import new_graph
 from tests.exporter.largest_tensors import largest_tensor_bytes
 
+pytestmark = pytest.mark.I5
+
 ROWS, WIDTH = 3000, 4
 TABLE_BYTES = ROWS * WIDTH * 4
 IDS = np.array([1, 5, ROWS - 1], np.int64)

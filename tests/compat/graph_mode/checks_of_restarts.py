@@ -35,6 +35,8 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 
+pytestmark = pytest.mark.I6
+
 EVERY_STEP: dict[str, Any] = {"save_incremental_checkpoint_steps": 1}
 NO_DELTAS: dict[str, Any] = {"save_incremental_checkpoint_steps": None, "save_checkpoint_steps": None}
 NOT_RECORDED = "this task does not record"

@@ -16,7 +16,6 @@ import pytest
 import hotdelta.compat.v1 as tf
 import hotdelta.io as hio
 from hotdelta.chain import Kind
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
 from hotdelta.errors import HotdeltaError
 from tests.bad_states import BAD_VALUE, PLANTED, forge, fulls, newest_delta, plant, spoil
 from tests.compat.chain_states import manifests
@@ -29,7 +28,10 @@ from tests.compat.graph_mode.small_graphs import (
     new_graph,
     train,
 )
+from tests.signing_keys import holding
 from tests.ways_in import GRAPH_WAYS
+
+pytestmark = pytest.mark.I4
 
 STEPS = 5
 OLDER, NEWEST = "model.ckpt-2", "model.ckpt-4"
@@ -37,23 +39,10 @@ Table = Any
 
 
 @pytest.fixture(scope="module")
-def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("key") / "key"
-    path.write_bytes(b"k" * 32)
-    return path
-
-
-@pytest.fixture
-def has_key(key_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEY_FILE_VARIABLE, str(key_file))
-
-
-@pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> tuple[Path, list[Table]]:
     """A signed chain, as a trainer that was killed leaves it, and the table after each step."""
     run_dir, tables = tmp_path_factory.mktemp("ways") / "run", []
-    with new_graph(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEY_FILE_VARIABLE, str(key_file))
+    with new_graph(), holding(key_file):
         model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
         session = monitored(
             run_dir, save_checkpoint_steps=2, save_incremental_checkpoint_steps=1, save_graph_def=True
