@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.waiting import LIMIT_SECONDS
+
 GREETING = (
     "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
     "I0000 00:00:1794828160.676918    4700 port.cc:153] oneDNN custom operations are on.\n"
@@ -22,7 +24,7 @@ def stderr_of(code: str, **variables: str) -> str:
         env={**environment, **variables},
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     ).stderr
 

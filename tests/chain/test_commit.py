@@ -10,13 +10,16 @@ from hotdelta.chain import Disk, Kind, Scanner, commit, directory_of, encode_ide
 from hotdelta.errors import CommitError
 from tests.chain.manifests import node
 from tests.chain.model_trainer import ModelServer, ModelTrainer, describe, read_rows, write_bundle
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.I3
 
 
 def test_import_of_the_chain_does_not_import_tensorflow() -> None:
     program = "import sys, hotdelta.chain; sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2], timeout=LIMIT_SECONDS
+    )
 
 
 def test_committed_names_are_never_overwritten(tmp_path: Path) -> None:

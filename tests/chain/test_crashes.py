@@ -15,6 +15,7 @@ from hotdelta.errors import CommitError
 from tests.chain.disks import CountingDisk, FailingDisk, PoweredDisk, RecordingDisk
 from tests.chain.killed_writer import CHANGES, OLD_ROWS
 from tests.chain.model_trainer import ModelServer, ModelTrainer
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = [pytest.mark.I3, pytest.mark.I6]
 
@@ -52,7 +53,7 @@ def test_kill_after_each_call_of_a_save_leaves_the_old_state_or_the_new_one(
     tmp_path: Path, kinds: tuple[Kind, ...]
 ) -> None:
     command = [sys.executable, "-m", "tests.chain.killed_writer", str(tmp_path), *kinds]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=120)
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=LIMIT_SECONDS)
     outcomes = []
     run_dirs = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
     for run_dir in run_dirs:

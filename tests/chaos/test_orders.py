@@ -18,7 +18,7 @@ from tests.chaos.rig import BEFORE, NEWEST, NEXT, Bits
 from tests.chaos.warm_programs import WarmProgram
 from tests.end_to_end.processes import connect
 from tests.loader.step_model import ROWS
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105 - opens nothing but this test's server
 
@@ -57,7 +57,7 @@ def hotdelta(*arguments: str, token: str = TOKEN) -> subprocess.CompletedProcess
         env={**os.environ, "HOTDELTA_ADMIN_TOKEN": token, "NO_PROXY": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
 

@@ -22,7 +22,7 @@ from hotdelta.train.optimizer_slots import KeyedVariable
 from hotdelta.train.writer import ChainTrainer
 from tests.distributed.cluster import Cluster
 from tests.keras.small_models import by_hand, small_model
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
 EVERY_STEP = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=1))
@@ -144,7 +144,7 @@ def test_due_delta_does_not_stop_trainer_0_while_others_finish_their_step(tmp_pa
         wait_until(lambda: has_answered(tmp_path, 1), "the answer of trainer 1")
         assert answering.is_alive(), "it must not train on before the cut is taken"
         writer.step()
-        answering.join(60)
+        answering.join(LIMIT_SECONDS)
         assert not answering.is_alive()
         other.close()
     assert commits(tmp_path) > 1
@@ -167,7 +167,7 @@ def test_nobody_waits_for_the_cut_of_a_trainer_0_that_was_killed(tmp_path: Path)
     answering.start()
     wait_until(lambda: has_answered(tmp_path, 1), "an answer to the dead")
     with trainer_0(tmp_path, Job("ranking", 0, 3)) as writer:
-        answering.join(60)
+        answering.join(LIMIT_SECONDS)
         assert not answering.is_alive()
         late = TrainerProgress(tmp_path, Job("ranking", 2, 3, answer_seconds=600))
         late.step()
@@ -187,7 +187,7 @@ def test_trainer_that_looks_too_late_does_not_wait_for_a_cut_that_is_over(tmp_pa
     answering.start()
     wait_until(lambda: has_answered(tmp_path, 1), "an answer")
     folder.write("request", {"id": "second", "run": 1, "start": "nothing"})
-    answering.join(60)
+    answering.join(LIMIT_SECONDS)
     assert not answering.is_alive()
 
 
@@ -210,7 +210,7 @@ def test_trainers_that_step_together_do_not_wait_for_each_other_in_vain(tmp_path
             weight.assign_add(1.0)
             together.wait(30)
             writer.step()
-        other.join(60)
+        other.join(LIMIT_SECONDS)
     states = [state_at(tmp_path, delta) for delta in Scanner(tmp_path).scan().manifests[1:]]
     assert len(states) > 1
     assert [state["trainers"]["1"]["step"] for state in states] == [state["step"] for state in states]
@@ -244,7 +244,7 @@ def test_save_by_hand_stops_everybody_at_once_though_a_due_save_named_a_later_st
         answering = threading.Thread(target=make_one_step, name="trainer-1", daemon=True)
         answering.start()
         writer.save()
-        answering.join(60)
+        answering.join(LIMIT_SECONDS)
     assert commits(tmp_path) == 2
 
 
@@ -354,7 +354,7 @@ def test_trainer_whose_state_can_be_put_back_follows_a_trainer_0_that_was_starte
     answering.start()
     wait_until(lambda: has_answered(tmp_path, 1), "the answer of trainer 1")
     killed.step()
-    answering.join(60)
+    answering.join(LIMIT_SECONDS)
     for place in (2, 3):
         places.append(place)
         other.step()

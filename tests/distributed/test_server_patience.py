@@ -17,7 +17,7 @@ from hotdelta.train import server_patience
 from hotdelta.train.server_parts import RowsToWrite, ServerPart, write_parts
 from tests.distributed.chains import assert_chain_holds, committed
 from tests.distributed.cluster import Cluster
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 SLOW, OVER = "still waiting for the cluster", "the cluster answers again"
 
@@ -38,7 +38,7 @@ def test_write_that_hangs_is_told_with_its_server_and_goes_on(
         writing.start()
         wait_until(lambda: caplog.text.count(SLOW) >= 2, "two warnings")
         goes_on.set()
-        writing.join(60)
+        writing.join(LIMIT_SECONDS)
     assert "servers=/job:localhost/task:0 silent=unknown" in caplog.text
     assert caplog.text.count(OVER) == 1
     assert (tmp_path / ".tmp-part.index").exists()

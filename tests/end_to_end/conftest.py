@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.processes import Server, Trainer, question
+from tests.waiting import LIMIT_SECONDS
 
 
 @dataclass
@@ -62,4 +63,6 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 def export(deployed: Deployment) -> None:
     command = [sys.executable, "-m", "exporter.cli", "--save-incr-model"]
     command += ["--checkpoint-dir", str(deployed.checkpoint_dir), "--export-dir", str(deployed.export_dir)]
-    subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        command, check=True, timeout=LIMIT_SECONDS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )

@@ -12,11 +12,12 @@ import pytest
 from hotdelta.chain import Kind, Scanner, names
 from hotdelta.check_progress import STEP_BYTES, CheckProgress
 from tests.end_to_end.conftest import Deployment
+from tests.waiting import LIMIT_SECONDS
 
 
 def hotdelta(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-X", "importtime", "-m", "hotdelta.cli", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
     assert "tensorflow" not in done.stderr
     errors = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith("import time:")]
     return subprocess.CompletedProcess(command, done.returncode, done.stdout, "".join(errors))
@@ -142,7 +143,7 @@ def test_ctrl_c_ends_it_with_a_word(chain: Path) -> None:
         [sys.executable, "-c", STOPPED_WHILE_IT_READS, str(chain)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert (stopped.returncode, stopped.stdout, stopped.stderr) == (130, "", "hotdelta: stopped\n")

@@ -21,6 +21,7 @@ from exporter.cli import _print_path, main
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import DeltaWriter
 from tests.exporter.bundles import TwoTables
+from tests.waiting import LIMIT_SECONDS
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
@@ -181,7 +182,7 @@ def test_it_waits_for_the_first_checkpoint(tmp_path: Path, capsys: pytest.Captur
     try:
         assert main(arguments(tmp_path / "run", tmp_path / "export", "--wait", "60")) == 0
     finally:
-        trainer.join(60)
+        trainer.join(LIMIT_SECONDS)
     assert capsys.readouterr().out == f"{tmp_path / 'export' / '1'}\n"
 
 
@@ -227,7 +228,7 @@ def stopped_in_the_middle(
     Path("stopped_in_a_destructor.py").write_text(STOPPED_IN_A_DESTRUCTOR.format(name=number.name))
     stopping = ["--save-incr-model", "--import", "stopped_in_a_destructor"]
     with exporter(*arguments(run_dir, export_dir, *stopping)) as process:
-        said = process.communicate(timeout=120)[1]
+        said = process.communicate(timeout=LIMIT_SECONDS)[1]
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), said
     return said
 
@@ -254,7 +255,7 @@ def test_terminated_in_the_middle_it_says_so_and_leaves_nothing_behind(
 
 def test_terminated_it_stops_also_when_nobody_can_be_told() -> None:
     program = "import os; from exporter.cli import _stop; os.close(2); _stop(15, None)"
-    stopped = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    stopped = subprocess.run([sys.executable, "-c", program], timeout=LIMIT_SECONDS, check=False)
     assert stopped.returncode == 128 + signal.SIGTERM
 
 
@@ -263,6 +264,6 @@ def test_interrupted_while_it_waits_it_says_so(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert "waiting for a checkpoint" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=LIMIT_SECONDS)[1]
     assert (process.returncode, said.count("\n")) == (128 + signal.SIGINT, 1)
     assert "exporter: stopped" in said

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.exporter.bundles import delta_tensors, full_tensors
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.I8
 
@@ -65,6 +66,8 @@ def test_plain_tensorflow_applies_a_delta_eagerly_and_in_a_session(
     expected = float((change["users-rows"][1] * item) @ base["kernel"] + change["bias-value"][0])
     # -I: neither the working directory nor PYTHONPATH is searched.
     command = [sys.executable, "-I", "-c", SCRIPT, str(export), full, delta, str(expected)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "both saw the new rows" in done.stdout

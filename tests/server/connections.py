@@ -18,6 +18,7 @@ from server.app import create_app
 from server.listening import bind, configure
 from server.settings import Settings
 from tests.server.fake_model import FakeModel
+from tests.waiting import LIMIT_SECONDS
 
 BODY = b'{"instances": [[1, 2]]}'
 LENGTH = f"Content-Length: {len(BODY)}"
@@ -42,7 +43,7 @@ def serving_app(app: FastAPI, *, stop_seconds: float = 5) -> Iterator[tuple[str,
         yield listener.getsockname()
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(LIMIT_SECONDS)
         assert not thread.is_alive()
 
 

@@ -16,6 +16,7 @@ import pytest
 import server.cli
 from hotdelta.errors import ConfigurationError
 from server.listening import bind
+from tests.waiting import LIMIT_SECONDS
 
 DIRECTORIES = ["--export-dir", "export", "--checkpoint-dir", "run"]
 
@@ -25,7 +26,7 @@ def run_server(*arguments: str, **variables: str) -> subprocess.CompletedProcess
         [sys.executable, "-m", "server.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
         env={**os.environ, **variables},
     )
@@ -110,7 +111,7 @@ def test_importing_the_application_starts_nothing_and_needs_no_tensorflow(tmp_pa
         "assert 'tensorflow' not in sys.modules; assert threading.active_count() == 1"
     )
 
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=LIMIT_SECONDS).returncode == 0
 
 
 STOPPED_BEFORE_UVICORN_HEARS_SIGNALS = """
@@ -138,7 +139,7 @@ def test_a_signal_just_before_it_serves_is_not_lost() -> None:
         [sys.executable, "-c", STOPPED_BEFORE_UVICORN_HEARS_SIGNALS],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
 
@@ -202,6 +203,6 @@ run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, limits=LIMITS, anno
 def test_an_address_that_nobody_can_read_is_no_reason_not_to_serve(redirection: str) -> None:
     program = [sys.executable, "-c", STOPPED_WHEN_IT_SAYS_ITS_ADDRESS]
     command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *program]
-    stopped = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    stopped = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS, check=False)
 
     assert (stopped.returncode, stopped.stderr) == (0, "")

@@ -15,8 +15,18 @@ from server.app import create_app
 from server.http_protocol import MAX_HEAD_BYTES
 from server.listening import configure
 from server.settings import Settings
-from tests.server.connections import BODY, LENGTH, answered_before, ask, read_answer, request, serving
+from tests.server.connections import (
+    BODY,
+    LENGTH,
+    answered_before,
+    ask,
+    read_answer,
+    request,
+    serving,
+    serving_app,
+)
 from tests.server.fake_model import FakeModel
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +164,11 @@ def test_what_comes_after_a_request_does_not_spoil_its_answer(more: bytes, is_on
     model = FakeModel()
     with serving(model, client_timeout_seconds=0.2) as address, answered_before(address) as connection:
         model.may_answer.clear()
+        model.is_asked.clear()
         for piece in [request(LENGTH) + more] if is_one_packet else [request(LENGTH), more]:
             connection.sendall(piece)
-            threading.Event().wait(0.1)
+            assert model.is_asked.wait(LIMIT_SECONDS)
+        # Longer than the server waits for the rest of a request.
         threading.Timer(0.6, model.may_answer.set).start()
         assert read_answer(connection)[1]["predictions"] == [3.0]
         if more.strip():
@@ -263,14 +275,15 @@ def answer_late(model: FakeModel, asking: socket.socket) -> None:
 def test_a_request_whose_time_is_over_when_the_server_stops_is_told_so() -> None:
     model = FakeModel()
     model.may_answer.clear()
+    app = create_app(Settings(Path("export"), Path("run")), model)
     with socket.socket() as asking, socket.socket() as half:
-        with serving(model, stop_seconds=1) as address:
+        with serving_app(app, stop_seconds=1) as address:
             for connection, sent in ((asking, request(LENGTH)), (half, request("Content-Length: 100"))):
                 connection.settimeout(30)
                 connection.connect(address)
                 connection.sendall(sent)
-            # Who comes after them is answered, so they have been heard.
-            assert ask(address, request(line="GET /healthz HTTP/1.1", body=b""))[0] == 200
+            wait_until(lambda: app.state.limits.buffered.bytes == 2 * len(BODY), "both have been heard")
+            assert model.is_asked.wait(LIMIT_SECONDS)
             threading.Thread(target=answer_late, args=(model, asking)).start()
         for connection in (asking, half):
             assert read_answer(connection) == (503, {"error": "the server is stopping. ask another one"})

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.touched import TouchedRows
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.I1
 
@@ -113,7 +114,7 @@ def test_no_update_is_lost_between_concurrent_recorders_and_a_taker() -> None:
     while any(thread.is_alive() for thread in recorders):
         save()
     for thread in recorders:
-        thread.join(60)
+        thread.join(LIMIT_SECONDS)
     save()
     assert np.array_equal(saved, table.numpy())
     assert np.count_nonzero(saved) > ROWS // 2
@@ -163,7 +164,7 @@ def test_every_id_recorded_once_is_taken_once_whatever_the_moment() -> None:
     taken = []
     while recorder.is_alive():
         taken.append(touched.take())
-    recorder.join(60)
+    recorder.join(LIMIT_SECONDS)
     taken.append(touched.take())
     assert np.array_equal(np.sort(np.concatenate(taken)), np.arange(steps) * stride)
 

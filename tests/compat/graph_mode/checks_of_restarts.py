@@ -34,6 +34,7 @@ from tests.compat.graph_mode.small_graphs import (
     new_graph,
     train,
 )
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.I6
 
@@ -302,7 +303,7 @@ def test_workers_that_step_together_are_saved_in_time(
             along = threading.Thread(target=step_on, args=(worker, other, 30), daemon=True)
             along.start()
             step_on(chief, model, 30)
-            along.join(60)
+            along.join(LIMIT_SECONDS)
             worker.close()
         chief.close()
     assert not [text for text in caplog.messages if text.startswith("nothing is committed reason")]
@@ -375,7 +376,7 @@ def test_a_full_and_the_progress_in_it_are_of_one_moment(tmp_path: Path) -> None
             assert full is not None
             assert state_of(tmp_path, full, [])["trained"] == steps_of_worker_1(tmp_path, full)
         is_over.set()
-        worker.join(60)
+        worker.join(LIMIT_SECONDS)
         chain.close()
 
 
