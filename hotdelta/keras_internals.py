@@ -104,7 +104,7 @@ def has_graph_of_layers(model: Any) -> bool:
     return getattr(model, "_functional", None) is None and hasattr(model, "_operations")
 
 
-def source_of(tensor: Any) -> Any:
+def origin_of(tensor: Any) -> Any:
     """The layer or operation that a KerasTensor comes from."""
     return tensor._keras_history.operation
 

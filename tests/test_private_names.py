@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -54,8 +55,8 @@ KERAS = {
         "output_names": "BOOKKEEPING",
     },
     "keras:Sequential": {"_functional": "has_graph_of_layers"},
-    "keras.src.ops.node:Node": {"_keras_history": "source_of"},
-    "keras.src.ops.node:KerasHistory": {"operation": "source_of"},
+    "keras.src.ops.node:Node": {"_keras_history": "origin_of"},
+    "keras.src.ops.node:KerasHistory": {"operation": "origin_of"},
     "keras.layers:Embedding": {
         "_embeddings": "table_of",
         "lora_enabled": "low_rank_of",
@@ -333,6 +334,18 @@ def test_no_class_of_ours_shares_a_private_name_with_a_base_of_another_library()
     assert [line for line in shared if line.partition(":")[0] not in TABLES] == []
     # It looks where it should.
     assert "hotdelta.tensorflow_internals: OpenSaverHook._timer" in shared
+
+
+@pytest.mark.parametrize(
+    "library", ["fastapi", "httptools", "keras", "starlette", "tensorflow", "uvicorn", "watchdog"]
+)
+def test_the_upper_bound_is_the_first_release_that_was_not_tested(library: str) -> None:
+    """The lock's are the versions that are tested: who moves it moves the bound."""
+    lock = (ROOT / "requirements" / "lock.txt").read_text()
+    major, minor = re.findall(rf"^{library}==(\d+)\.(\d+)", lock, re.MULTILINE)[0]
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (requirement,) = (each for each in wanted if re.match(rf"{library}\b", each))
+    assert requirement.partition(";")[0].endswith(f",<{major}.{int(minor) + 1}")
 
 
 _SAMPLE = """

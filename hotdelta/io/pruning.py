@@ -12,7 +12,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.io.subgraph import Subgraph
 from hotdelta.keras.serving_graph import output_names, trace_keras_model
 from hotdelta.keras.serving_inputs import inputs_of
-from hotdelta.keras_internals import source_of
+from hotdelta.keras_internals import origin_of
 from hotdelta.train.module_keys import refuse_keras_2
 from hotdelta.train.serving_trace import DEFAULT_SIGNATURE, Signature
 
@@ -98,7 +98,7 @@ def _target(model: keras.Model, target: Any) -> tuple[str, Any]:
         if not isinstance(target, keras.KerasTensor):
             raise _unknown(target, names, "output")
         found = next((name for name, tensor in names.items() if tensor is target), None)
-        return (found or str(source_of(target).name)), target
+        return (found or str(origin_of(target).name)), target
     layers = {layer.name: layer for layer in model.layers}
     if target not in names and target not in layers:
         raise _unknown(target, [*names, *layers], "output or layer")

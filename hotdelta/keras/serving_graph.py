@@ -14,7 +14,7 @@ from hotdelta.keras import structure
 from hotdelta.keras.id_rules import model_id_rules
 from hotdelta.keras.row_gathers import SeenInputs, gathering_rows
 from hotdelta.keras.serving_inputs import REMEDY, ModelInputs, given_inputs, inputs_of
-from hotdelta.keras_internals import all_layers, low_rank_of, source_of, table_of
+from hotdelta.keras_internals import all_layers, low_rank_of, origin_of, table_of
 from hotdelta.train.id_rules import IdRule
 from hotdelta.train.optimizer_slots import raw
 from hotdelta.train.serving_module import ServingModule, assemble_module
@@ -105,7 +105,7 @@ def output_names(model: keras.Model) -> list[str]:
     if isinstance(model, keras.Sequential):
         sources = model.layers[-1:]
     elif structure.is_functional(model):
-        sources = [source_of(output) for output in model.outputs]
+        sources = [origin_of(output) for output in model.outputs]
     counts: dict[str, int] = {}
     found: list[str] = []
     for source in sources:
