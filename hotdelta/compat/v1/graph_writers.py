@@ -58,8 +58,8 @@ def written_variable(operation: Any) -> str | None:
     if not operation.inputs or operation.type in _READERS:
         return None
     source = operation.inputs[0]
-    is_reference = operation.op_def.input_arg[0].is_ref
-    if not is_reference and not operation.type.startswith(_RESOURCE_WRITERS):
+    takes_reference = operation.op_def.input_arg[0].is_ref
+    if not takes_reference and not operation.type.startswith(_RESOURCE_WRITERS):
         return None
     while source.op.type in _PASSING or (is_reference(source) and source.op.inputs):
         source = source.op.inputs[0]
