@@ -35,6 +35,8 @@ ID_RULES_MEMBER = "id_rules"
 ROLE_INDEX = "index"
 ROLE_SERVING = "serving"
 ROLE_TRAINING = "training"
+ROLES = (ROLE_INDEX, ROLE_SERVING, ROLE_TRAINING)
+SERVING_ROLES = (ROLE_INDEX, ROLE_SERVING)
 
 
 def full_prefix(step: int, position: Position, *, is_step_fresh: bool) -> str:
