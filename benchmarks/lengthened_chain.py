@@ -40,6 +40,9 @@ class CarelessDisk(Disk):
     def sync_directory(self, path: Path) -> None:
         pass
 
+    def allocate(self, fd: int, size: int) -> None:
+        pass
+
 
 def lengthen(run_dir: Path, deltas: int, *, seed: int = 7) -> Manifest:
     """Adds so many deltas, each with as many rows of each table as the newest delta has. Returns the newest."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from exporter.chain_values import ChainReader, ChainState, as_tensor, find_state
+from exporter.chain_values import as_tensor, find_exported
 from exporter.fingerprint import Fingerprint, fingerprint_array, fingerprint_tensor
 from exporter.verification import Expected
 from hotdelta.chain import names
@@ -19,6 +19,8 @@ from hotdelta.chain.identity import IDENTITY_LENGTH, encode_identity
 from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
+from hotdelta.chain.state import ChainState
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
 from hotdelta.train.id_rules import module_id_rules
@@ -62,13 +64,13 @@ class Source:
             # layer that goes on training reads it whole at each step.
             return {spec.key: fingerprint_tensor(variable.read_value(), spec) for spec, variable in pairs}
         found: dict[str, Fingerprint] = {}
-        with ChainReader(self.state) as reader:
-            for spec, variable in pairs:
-                if variable.dtype.size * variable.shape.num_elements() >= _LARGE_BYTES:
-                    event(logger, logging.INFO, "reading", table=spec.key, rows=spec.shape[0])
-                value = reader.value(spec)
-                found[spec.key] = fingerprint_array(value, spec)
-                variable.assign(as_tensor(value, spec))
+        reader = StateReader(self.state)
+        for spec, variable in pairs:
+            if variable.dtype.size * variable.shape.num_elements() >= _LARGE_BYTES:
+                event(logger, logging.INFO, "reading", table=spec.key, rows=spec.shape[0])
+            value = reader.value(spec.key)
+            found[spec.key] = fingerprint_array(value, spec)
+            variable.assign(as_tensor(value, spec))
         return found
 
     def expected(self, saved: Mapping[str, Fingerprint], *, is_incremental: bool) -> Expected:
@@ -76,10 +78,10 @@ class Source:
         if self.state is None or is_incremental or not self.state.deltas:
             return Expected(saved, self.state, saved if self.state else None)
         full = self.state.full_alone()
-        with ChainReader(full) as reader:
-            restored = {
-                spec.key: fingerprint_array(reader.value(spec), spec) for spec in self.schema.variables
-            }
+        reader = StateReader(full)
+        restored = {
+            spec.key: fingerprint_array(reader.value(spec.key), spec) for spec in self.schema.variables
+        }
         return Expected(saved, full, restored)
 
     def release_values(self) -> None:
@@ -142,7 +144,7 @@ def _names(signatures: Any) -> Collection[str] | None:
 
 
 def _of_directory(run_dir: Path, position: Position | None, kept: Collection[str] | None) -> Source:
-    state = find_state(run_dir, position)
+    state = find_exported(run_dir, position)
     directory = run_dir / names.DELTA_DIRECTORY
     schema = load_schema(directory, state.newest.schema)
     module = load_serving_graph(directory, schema)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from exporter.chain_values import ChainState
 from exporter.fingerprint import Fingerprint, fingerprint_variable, fingerprint_with
 from exporter.loaded_graph import LoadedGraph
 from hotdelta import signatures as contract
 from hotdelta.chain.schema import Schema
+from hotdelta.chain.state import ChainState
 from hotdelta.errors import ModelMismatchError
 from hotdelta.export_metadata import ExportMetadata, read_metadata
 from hotdelta.logs import event

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from exporter.chain_values import find_state
+from exporter.chain_values import find_exported
 from exporter.export import ExportOptions, export_source, export_source_to
 from exporter.sources import Source
 from hotdelta.chain import names
@@ -65,7 +65,7 @@ def export_chain(
     Raises ModelMismatchError when the graph's variables are not those of the chain, ConfigurationError when it cannot
     be exported as asked, ChainError when the chain is damaged.
     """
-    state = find_state(run_dir, position)
+    state = find_exported(run_dir, position)
     schema = load_schema(run_dir / names.DELTA_DIRECTORY, state.newest.schema)
     layout = _layout()
     _require_same_variables(layout, schema)
