@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from exporter.chain_values import ChainState, find_state
 from exporter.fingerprint import Fingerprints, fingerprint, value_slices
 from exporter.live_model import empty_variable
 from hotdelta.chain import names
@@ -18,11 +18,15 @@ from hotdelta.chain.identity import IDENTITY_LENGTH, encode_identity
 from hotdelta.chain.manifest import Manifest
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema
+from hotdelta.chain.state import ChainState, find_state
 from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.logs import event
 from hotdelta.train.id_rules import module_id_rules
 from hotdelta.train.module_keys import module_keys, module_resources, refuse_keras_2
 from hotdelta.train.serving_files import load_schema, load_serving_graph
 from hotdelta.train.serving_module import ServingModule, trace_module
+
+logger = logging.getLogger(__name__)
 
 NO_IDENTITY = (0,) * IDENTITY_LENGTH
 
@@ -113,12 +117,41 @@ def _names(signatures: Any) -> Collection[str] | None:
 
 
 def _of_directory(run_dir: Path, position: Position | None, kept: Collection[str] | None) -> Source:
-    state = find_state(run_dir, position)
+    state = find_exported(run_dir, position)
     directory = run_dir / names.DELTA_DIRECTORY
     schema = load_schema(directory, state.newest.schema)
     module = load_serving_graph(directory, schema)
     source = Source(f"{run_dir} at {state.newest.position}", module, schema, state)
     return _keep_signatures(source, kept) if kept is not None else source
+
+
+def find_exported(run_dir: Path, position: Position | None = None) -> ChainState:
+    """The newest valid position that can be exported, or the given one.
+
+    Raises ConfigurationError when there is nothing to export, ChainError when what was asked for is damaged.
+    """
+    # A full of an earlier schema need not have what the newest wants: after a change of schema the next full counts.
+    state = find_state(run_dir, position=position, roles=names.SERVING_ROLES, has_one_schema=True)
+    if state is None:
+        raise _nothing_to_export(run_dir)
+    for problem in state.problems:
+        event(logger, logging.WARNING, "stepping back before a damaged link", reason=problem)
+    return state
+
+
+def _nothing_to_export(run_dir: Path) -> ConfigurationError:
+    if not run_dir.is_dir():
+        return ConfigurationError(
+            f"{run_dir} is no directory", hint="give the directory that the trainer writes to"
+        )
+    reason = "no checkpoint yet"
+    if any(run_dir.glob("*.index")):
+        reason = "checkpoints, but none that a trainer with hotdelta has committed"
+    return ConfigurationError(
+        f"{run_dir} holds {reason}",
+        hint="start the trainer with this checkpoint directory: it writes a full at its first step. The command "
+        "exporter waits for it with --wait",
+    )
 
 
 def _keep_signatures(source: Source, kept: Collection[str]) -> Source:

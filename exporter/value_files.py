@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from exporter.chain_values import ChainReader, ChainState
 from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, fingerprint
 from exporter.live_model import checkpoint_key
 from exporter.progress import Progress
@@ -18,6 +17,8 @@ from hotdelta.chain.bundle import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.bundle_index import BundleIndex, encode_index, read_index
 from hotdelta.chain.disk import Disk, write_durably
 from hotdelta.chain.schema import Schema
+from hotdelta.chain.state import ChainState
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.chain.write_failure import translated
 
 # How much of the chain is in memory at a time.
@@ -37,8 +38,7 @@ def write_values(directory: Path, schema: Schema, state: ChainState) -> Fingerpr
     ]
     writer = BundleWriter(folder, _VALUES_PREFIX, layouts, shard_roles=[names.ROLE_SERVING], disk=disk)
     try:
-        with ChainReader(state) as reader:
-            found = _copy_values(schema, layouts, reader, writer)
+        found = _copy_values(schema, layouts, StateReader(state), writer)
         values = writer.finish()
     except BaseException:
         writer.abandon()
@@ -50,26 +50,26 @@ def write_values(directory: Path, schema: Schema, state: ChainState) -> Fingerpr
 
 def fingerprint_values(schema: Schema, state: ChainState) -> Fingerprints:
     """What a state of the chain holds."""
-    with ChainReader(state) as reader:
-        return {
-            spec.key: fingerprint(spec, (values for _, values in reader.slices(spec, SLICE_BYTES)))
-            for spec in schema.variables
-        }
+    reader = StateReader(state)
+    return {
+        spec.key: fingerprint(spec, (values for _, values in reader.slices(spec.key, SLICE_BYTES)))
+        for spec in schema.variables
+    }
 
 
 def _copy_values(
-    schema: Schema, layouts: list[TensorLayout], reader: ChainReader, writer: BundleWriter
+    schema: Schema, layouts: list[TensorLayout], reader: StateReader, writer: BundleWriter
 ) -> dict[str, Fingerprint]:
     found: dict[str, Fingerprint] = {}
     progress = Progress("writing values", sum(layout.size for layout in layouts))
     for spec, layout in zip(schema.variables, layouts, strict=True):
         passing = Fingerprinting(spec)
-        for first_row, values in reader.slices(spec, SLICE_BYTES):
+        for first_row, values in reader.slices(spec.key, SLICE_BYTES):
             passing.add(values)
-            if spec.is_table:
-                writer.write_rows(layout.name, first_row, values)
-            else:
+            if values.shape == spec.shape:
                 writer.write(layout.name, values)
+            else:
+                writer.write_rows(layout.name, first_row, values)
             progress.advance(values.nbytes)
         found[spec.key] = passing.result()
     return found

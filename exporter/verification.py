@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from exporter.chain_values import ChainState
 from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, size_of, slices_with, value_slices
 from exporter.live_model import empty_variable
 from exporter.loaded_graph import LoadedGraph
@@ -28,6 +27,7 @@ from exporter.progress import Progress
 from exporter.value_files import fingerprint_values
 from hotdelta import signatures as contract
 from hotdelta.chain.schema import Schema, VariableSpec
+from hotdelta.chain.state import ChainState
 from hotdelta.errors import ModelMismatchError
 from hotdelta.export_metadata import ExportMetadata, read_metadata
 from hotdelta.logs import event

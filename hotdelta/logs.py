@@ -12,6 +12,8 @@ from typing import Any
 # How long a failure that goes on is not said again: at first, and at most.
 FIRST_SILENT_SECONDS = 10.0
 MOST_SILENT_SECONDS = 600.0
+# How often something long says how far it is.
+PROGRESS_SECONDS = 5.0
 
 
 def event(logger: logging.Logger, level: int, phrase: str, **fields: Any) -> None:
@@ -53,6 +55,30 @@ class FailureLog:
             seconds = self._clock() - self._since
             event(self._logger, logging.INFO, phrase, failures=self._count, seconds=seconds)
             self._count = 0
+
+
+class ProgressLog:
+    """Says how far something long is, every few seconds; what is short says nothing. Belongs to one thread."""
+
+    def __init__(
+        self,
+        phrase: str,
+        *,
+        of: int,
+        logger: logging.Logger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._phrase = phrase
+        self._of = of
+        self._logger = logger or logging.getLogger(__name__)
+        self._clock = clock
+        self._next = clock() + PROGRESS_SECONDS
+
+    def tell(self, done: int) -> None:
+        """Call it as often as you like."""
+        if (now := self._clock()) >= self._next:
+            self._next = now + PROGRESS_SECONDS
+            event(self._logger, logging.INFO, self._phrase, done=done, of=self._of)
 
 
 @contextmanager

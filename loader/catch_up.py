@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
 from hotdelta.errors import ApplyError, ChainError
+from hotdelta.logs import ProgressLog
 from loader.chain_view import ChainView
 from loader.commit_files import VerifiedFiles
 from loader.delta_staging import DeltaStaging
@@ -39,7 +40,9 @@ def catch_up(
         steps = chain.plan_from(model.node, model.metadata).steps
         if not steps:
             return origin
-        for step in steps:
+        progress = ProgressLog("catching up", of=len(steps))
+        for done, step in enumerate(steps):
+            progress.tell(done)
             manifest = manifest_of(step)
             try:
                 figures = _take(model, manifest, chain.run_dir, staging, watch, slice_bytes).figures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def _prepare(tensor: TensorSpec, value: Any) -> Array:
     return array
 
 
+@cache
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     found: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
     return found

@@ -76,6 +76,7 @@ class SanityStatistics:
         self._before = dict(known.variables)
         self._norms = {key: summary.usual.max_norm for key, summary in known.variables.items()}
         self._recent: dict[str, deque[Figures]] = {}
+        self._largest: dict[str, tuple[float, float]] = {}
 
     @property
     def until(self) -> Position | None:
@@ -113,6 +114,7 @@ class SanityStatistics:
         self._until = max(self._until, node.position) if self._until else node.position
         for key, figures in accepted.figures.items():
             self._recent.setdefault(key, deque(maxlen=WINDOW_UPDATES)).append(figures)
+            self._largest.pop(key, None)
 
     def known(self) -> KnownUpdates:
         """What to begin with after a restart."""
@@ -121,18 +123,18 @@ class SanityStatistics:
 
     def forget(self) -> None:
         self._until = None
-        for known in (self._before, self._norms, self._recent, self._refused):
+        for known in (self._before, self._norms, self._recent, self._largest, self._refused):
             known.clear()
 
     def _summarize(self, key: str) -> Summary:
         recent = self._recent.get(key, ())
         before = self._before.get(key, _NOTHING) if len(recent) < WINDOW_UPDATES else _NOTHING
-        seen: list[Figures | Usual] = [before.usual, *recent]
-        usual = Usual(
-            self._norms.get(key, 0.0),
-            max(item.max_change for item in seen),
-            max(item.touched_share for item in seen),
-        )
+        if key not in self._largest:
+            # Kept until the next update: each is compared with it twice, and a server begins with thousands.
+            seen: list[Figures | Usual] = [before.usual, *recent]
+            changes, shares = [item.max_change for item in seen], [item.touched_share for item in seen]
+            self._largest[key] = max(changes), max(shares)
+        usual = Usual(self._norms.get(key, 0.0), *self._largest[key])
         return Summary(min(WINDOW_UPDATES, before.updates + len(recent)), usual)
 
 

@@ -42,11 +42,11 @@ OTHER_WAYS = (
 READING = frozenset(
     {
         "BundleReader",
-        "ChainReader",
         "NewCheckpointReader",
         "RestoreV2",
-        "ResumeReader",
         "SavedState",
+        "StateIndex",
+        "StateReader",
         "import_meta_graph",
         "init_from_checkpoint",
         "load_checkpoint",
@@ -59,14 +59,13 @@ READING = frozenset(
         "warm_start",
     }
 )
-RESUME_POINT = "find_resume_point"
-FULL_POINT = "find_full_point"
 STATE = "find_state"
+FULL = "find_full_state"
 OWN = "it reads what this trainer is writing, before it is committed"
 PART = "it is a part of a reader that others call"
 # Who calls one of these, and what has checked signature and digests before, or why nothing need to.
 READERS = {
-    "exporter/chain_values.py": STATE,
+    "exporter/sources.py": STATE,
     "exporter/update_tensors.py": "a graph for others, see docs/threat-model.md; exporter and loader check before",
     "exporter/value_files.py": f"{STATE}, and the index that TensorFlow just wrote",
     "exporter/verification.py": STATE,
@@ -74,24 +73,25 @@ READERS = {
     "hotdelta/chain/bundle_parts.py": OWN,
     "hotdelta/chain/bundle_reader.py": PART,
     "hotdelta/chain/part_patch.py": OWN,
+    "hotdelta/chain/state_index.py": PART,
+    "hotdelta/chain/state_reader.py": PART,
     "hotdelta/chain/sweep.py": "it asks for the names of files that no manifest lists, to delete them",
-    "hotdelta/compat/v1/estimator/estimator.py": FULL_POINT,
+    "hotdelta/compat/v1/estimator/estimator.py": FULL,
     "hotdelta/compat/v1/estimator/export_job.py": "Saver.restore",
-    "hotdelta/compat/v1/estimator/warm_start.py": FULL_POINT,
-    "hotdelta/compat/v1/restoring.py": f"{RESUME_POINT}, {FULL_POINT}",
-    "hotdelta/compat/v1/saver.py": f"{RESUME_POINT}, {FULL_POINT}",
-    "hotdelta/compat/v1/session_chain.py": RESUME_POINT,
-    "hotdelta/compat/v1/warm_starts.py": FULL_POINT,
+    "hotdelta/compat/v1/estimator/warm_start.py": FULL,
+    "hotdelta/compat/v1/restoring.py": f"{STATE}, {FULL}",
+    "hotdelta/compat/v1/saver.py": f"{STATE}, {FULL}",
+    "hotdelta/compat/v1/session_chain.py": STATE,
+    "hotdelta/compat/v1/warm_starts.py": FULL,
     "hotdelta/io/contents.py": "names and shapes for people; signatures are checked, values are not read",
-    "hotdelta/io/loading.py": RESUME_POINT,
+    "hotdelta/io/loading.py": STATE,
     "hotdelta/io/saved_state.py": PART,
     "hotdelta/keras/saved_keys.py": "names alone, to build an optimizer with; signatures are checked",
     "hotdelta/train/progress.py": "restores what the user registered, of a resume point",
-    "hotdelta/train/resume.py": PART,
-    "hotdelta/train/resume_load.py": RESUME_POINT,
+    "hotdelta/train/resume_load.py": STATE,
     "hotdelta/train/server_delta.py": OWN,
     "hotdelta/train/server_full.py": OWN,
-    "hotdelta/train/trainer_progress.py": RESUME_POINT,
+    "hotdelta/train/trainer_progress.py": STATE,
     "hotdelta/train/trainer_state.py": "restores what the user registered, of a resume point",
     "loader/bundle_rows.py": "the loader verifies what it has read",
     "loader/delta_files.py": "the loader verifies what it has read",

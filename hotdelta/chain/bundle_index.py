@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -136,6 +137,7 @@ def _encode_slice(extents: Extents) -> bytes:
     )
 
 
+@lru_cache(maxsize=64)
 def _decode_header(data: bytes) -> int:
     fields = parse_message(data)
     if fields.integer(2):
@@ -167,7 +169,9 @@ def _decode_slice(data: bytes) -> Extents:
     return tuple((extent.integer(1), extent.integer(2) if extent.count(2) else -1) for extent in extents)
 
 
+@lru_cache(maxsize=4096)
 def _decode_shape(data: bytes) -> tuple[int, ...]:
+    """Remembered: the deltas of a chain have the same few shapes, ten thousands of times."""
     fields = parse_message(data)
     if fields.count(2) > _MAX_RANK or fields.integer(3):
         raise MalformedError("a tensor has no definite shape")

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 
 from hotdelta.chain import names
-from hotdelta.chain.bundle_index import BundleEntry
 
 # What comes before the key of the table in that of a slot: Keras's optimizers may be wrapped, DeltaWriter has `slots`.
 _BEFORE_TABLE = re.compile(r"(?:optimizer(?:/inner|/optimizers/\d+)*|slots)/[^/]+/|[^/]*/")
-
-
-def has_value(tensors: Mapping[str, BundleEntry], key: str) -> bool:
-    """Whether the delta has the whole value of a variable: one that is no table, and changed."""
-    entry = tensors.get(key + names.VALUE_SUFFIX)
-    return entry is not None and entry.shape[0] == 1
 
 
 def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:
@@ -23,8 +16,13 @@ def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:
 
     `owner`: the key of that table; empty when only the name of the slot tells it.
     """
-    found = (possible + names.IDS_SUFFIX for possible in (key, owner, *_possible_owners(key)))
+    found = possible_ids(key, owner=owner)
     return next((name for name in found if name in tensors), key + names.IDS_SUFFIX)
+
+
+def possible_ids(key: str, *, owner: str = "") -> Iterator[str]:
+    """Which tensors the ids of its rows may be; the first that is there is it."""
+    return (possible + names.IDS_SUFFIX for possible in (key, owner, *_possible_owners(key)))
 
 
 def _possible_owners(key: str) -> Iterator[str]:

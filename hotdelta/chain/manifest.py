@@ -36,6 +36,10 @@ class Tracking(StrEnum):
     CHANGED = "changed"
 
 
+_KINDS = tuple(map(str, Kind))
+_TRACKINGS = tuple(map(str, Tracking))
+
+
 @dataclass(frozen=True, slots=True)
 class TableRecord:
     """What one commit says about one table.
@@ -109,6 +113,12 @@ class Manifest:
     def to_json(self) -> bytes:
         return json.dumps(_to_document(self), indent=1, allow_nan=False).encode() + b"\n"
 
+    def signed_bytes(self) -> bytes:
+        """What a signature is made of: sorted, compact JSON of everything but the signature itself."""
+        document = _to_document(self)
+        document.pop("signature", None)
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
         """Raises ManifestError for anything that this version cannot use."""
@@ -168,7 +178,7 @@ def _from_document(fields: Fields) -> Manifest:
     base = fields.optional_text("base")
     highest = fields.object("highest_step")
     manifest = Manifest(
-        kind=Kind(fields.choice("kind", Kind)),
+        kind=Kind(fields.choice("kind", _KINDS)),
         position=Position.parse(fields.text("position")),
         state_id=fields.hex("state_id", STATE_ID_HEX_DIGITS),
         parent=_read_parent(parent) if parent else None,
@@ -210,7 +220,7 @@ def _read_table(fields: Fields) -> TableRecord:
     table = TableRecord(
         shape=fields.shape("shape"),
         dtype=fields.text("dtype"),
-        tracking=Tracking(fields.choice("tracking", Tracking)),
+        tracking=Tracking(fields.choice("tracking", _TRACKINGS)),
         rows_changed=fields.count("rows_changed"),
         rows_deleted=fields.count("rows_deleted"),
         part_rows=fields.optional_counts("part_rows"),
@@ -228,5 +238,5 @@ def _read_file(fields: Fields) -> FileRecord:
         name=fields.file_name("name"),
         bytes=fields.count("bytes"),
         digest=fields.hex("blake3", DIGEST_HEX_DIGITS),
-        role=fields.choice("role", (names.ROLE_INDEX, names.ROLE_SERVING, names.ROLE_TRAINING)),
+        role=fields.choice("role", names.ROLES),
     )

@@ -7,6 +7,7 @@ from hotdelta.chain.position import Position
 DELTA_DIRECTORY = ".incremental_checkpoint"
 STATE_FILE = "checkpoint"
 MANIFEST_SUFFIX = ".manifest.json"
+INDEX_SUFFIX = ".index"
 TEMPORARY_PREFIX = ".tmp-"
 LOCK_FILE = "trainer.lock"
 CLAIM_PREFIX = "run-"
@@ -35,6 +36,8 @@ ID_RULES_MEMBER = "id_rules"
 ROLE_INDEX = "index"
 ROLE_SERVING = "serving"
 ROLE_TRAINING = "training"
+ROLES = (ROLE_INDEX, ROLE_SERVING, ROLE_TRAINING)
+SERVING_ROLES = (ROLE_INDEX, ROLE_SERVING)
 
 
 def full_prefix(step: int, position: Position, *, is_step_fresh: bool) -> str:
@@ -50,7 +53,7 @@ def _prefix(stem: str, step: int, position: Position, is_step_fresh: bool) -> st
 
 
 def index_name(prefix: str) -> str:
-    return f"{prefix}.index"
+    return f"{prefix}{INDEX_SUFFIX}"
 
 
 def data_name(prefix: str, shard: int, num_shards: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from hotdelta.chain import names
 from hotdelta.chain.manifest import MAX_MANIFEST_BYTES, Kind, Manifest
 from hotdelta.chain.position import Position
-from hotdelta.chain.verification import directory_of, open_plainly
+from hotdelta.chain.verification import directory_of, read_plainly
 from hotdelta.errors import ManifestError
 
 
@@ -79,7 +79,7 @@ class Scanner:
         found: dict[str, _Parsed] = {}
         for path, version in listed:
             known = self._parsed.get(path)
-            parsed = known[1] if known and _is_valid(known, version) else self._read(Path(path), kind)
+            parsed = known[1] if known and _is_valid(known, version) else self._read(path, kind)
             if parsed is not None:
                 found[path] = (version, parsed)
         return found
@@ -109,7 +109,7 @@ class Scanner:
         # Spelled as a scan does: of the directory "." it is "./name", which Path makes "name".
         key = os.path.join(directory_of(self._directory, kind), path.name)  # noqa: PTH118
         known = self._parsed.get(key)
-        parsed = None if known and _is_valid(known, version) else self._read(path, kind)
+        parsed = None if known and _is_valid(known, version) else self._read(str(path), kind)
         return (key, (version, parsed)) if parsed is not None else None
 
     def _kind_of(self, path: Path) -> Kind | None:
@@ -120,10 +120,10 @@ class Scanner:
     def _rebuilt(self) -> Listing:
         return _build_listing({path: parsed for path, (_, parsed) in self._parsed.items()})
 
-    def _read(self, path: Path, kind: Kind) -> Manifest | Refused | None:
+    def _read(self, path: str, kind: Kind) -> Manifest | Refused | None:
         parsed = _parse(path, kind)
         reason = self._distrust(parsed) if self._distrust and isinstance(parsed, Manifest) else ""
-        return Refused(path, reason, parsed.position) if reason and parsed else parsed
+        return Refused(Path(path), reason, parsed.position) if reason and parsed else parsed
 
 
 def _is_valid(known: _Parsed, version: _Version) -> bool:
@@ -159,20 +159,19 @@ def is_manifest_name(name: str) -> bool:
     return has_form and name.isprintable()
 
 
-def _parse(path: Path, kind: Kind) -> Manifest | Refused | None:
+def _parse(path: str, kind: Kind) -> Manifest | Refused | None:
     try:
-        with os.fdopen(open_plainly(path), "rb") as file:
-            manifest = Manifest.from_json(file.read(MAX_MANIFEST_BYTES + 1))
+        manifest = Manifest.from_json(read_plainly(path, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Refused(path, f"it cannot be read: {error.strerror}", is_unread=True)
+        return Refused(Path(path), f"it cannot be read: {error.strerror}", is_unread=True)
     except ManifestError as error:
-        return Refused(path, str(error))
+        return Refused(Path(path), str(error))
     if manifest.kind is not kind:
-        return Refused(path, f"it is a {manifest.kind} in the directory of {kind}s", manifest.position)
-    if path.name != names.manifest_name(manifest.prefix):
-        return Refused(path, f"it says that its prefix is {manifest.prefix!r}", manifest.position)
+        return Refused(Path(path), f"it is a {manifest.kind} in the directory of {kind}s", manifest.position)
+    if os.path.basename(path) != names.manifest_name(manifest.prefix):  # noqa: PTH119
+        return Refused(Path(path), f"it says that its prefix is {manifest.prefix!r}", manifest.position)
     return manifest
 
 
@@ -208,5 +207,8 @@ def _build_listing(parsed: Mapping[str, Manifest | Refused]) -> Listing:
             refused.append(Refused(Path(path), reason, item.position))
         else:
             manifests.append(item)
-    manifests.sort(key=lambda manifest: (manifest.position, manifest.kind is Kind.DELTA, manifest.prefix))
+    # By numbers: comparing 20,000 positions as such takes half a second.
+    manifests.sort(
+        key=lambda m: (m.position.run, m.position.seq, m.kind is Kind.DELTA, m.prefix),
+    )
     return Listing(tuple(manifests), tuple(sorted(refused, key=lambda item: item.path)))

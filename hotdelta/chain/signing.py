@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -64,9 +63,7 @@ class SigningKey:
         return "its signature is wrong" if manifest.signature else "it is not signed, and a key is configured"
 
     def _signature(self, manifest: Manifest) -> str:
-        document = json.loads(replace(manifest, signature="").to_json())
-        content = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
-        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+        return hmac.new(self._secret, manifest.signed_bytes(), hashlib.sha256).hexdigest()
 
 
 def trusted_listing(run_dir: Path, listing: Listing) -> Listing:
@@ -77,17 +74,15 @@ def trusted_listing(run_dir: Path, listing: Listing) -> Listing:
     key = SigningKey.from_environment()
     if key is None:
         return listing
-    refused = [
-        Refused(
-            directory_of(run_dir, manifest.kind) / names.manifest_name(manifest.prefix),
-            reason,
-            manifest.position,
-        )
-        for manifest in listing.manifests
-        if (reason := key.distrust(manifest))
-    ]
-    trusted = tuple(manifest for manifest in listing.manifests if not key.distrust(manifest))
-    return Listing(trusted, (*listing.refused, *refused))
+    trusted, refused = [], list(listing.refused)
+    for manifest in listing.manifests:
+        reason = key.distrust(manifest)
+        if reason:
+            path = directory_of(run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
+            refused.append(Refused(path, reason, manifest.position))
+        else:
+            trusted.append(manifest)
+    return Listing(tuple(trusted), tuple(refused))
 
 
 def refuse_unsigned(checkpoint: str) -> None:

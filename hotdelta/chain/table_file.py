@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hotdelta.chain import digest
-from hotdelta.chain.wire import MalformedError, Reader, varint
+from hotdelta.chain.wire import ENDS_EARLY, MalformedError, read_varint, varint
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, "little")
 _FOOTER_BYTES = 48
@@ -41,14 +41,15 @@ def decode_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """
     if len(data) < _FOOTER_BYTES or data[-len(_MAGIC) :] != _MAGIC:
         raise MalformedError("it does not end as a table does")
-    footer = Reader(data[-_FOOTER_BYTES : -len(_MAGIC)])
-    metaindex, index = footer.handle(), footer.handle()
-    if any(footer.rest()):
+    footer = data[-_FOOTER_BYTES : -len(_MAGIC)]
+    metaindex, end = _read_handle(footer, 0)
+    index, end = _read_handle(footer, end)
+    if any(footer[end:]):
         raise MalformedError("its footer is not padded with zeros")
     offset = 0
     previous: bytes | None = None
     for separator, value in _decode_block(_read_block(data, index)):
-        handle = Reader(value).handle()
+        handle, _ = _read_handle(value, 0)
         if handle[0] != offset:
             raise MalformedError("its blocks do not lie side by side")
         offset = _end(handle)
@@ -108,6 +109,13 @@ def _append_block(blocks: bytearray, block: bytes) -> bytes:
     return handle
 
 
+def _read_handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
+    """Offset and size of a block, and where that ends."""
+    offset, at = read_varint(data, at)
+    size, at = read_varint(data, at)
+    return (offset, size), at
+
+
 def _end(handle: tuple[int, int]) -> int:
     return sum(handle) + _TRAILER_BYTES
 
@@ -132,14 +140,21 @@ def _decode_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     limit = len(block) - 4 * (num_restarts + 1)
     if num_restarts == 0 or limit < 0:
         raise MalformedError("a block has no room for its restarts")
-    reader = Reader(block[:limit])
-    key, keys_bytes = b"", 0
-    while not reader.is_empty():
-        shared, unshared, value_size = reader.varint(), reader.varint(), reader.varint()
+    most_bytes = _RESTART_INTERVAL * len(block)
+    block = block[:limit]
+    key, keys_bytes, offset = b"", 0, 0
+    while offset < limit:
+        shared, offset = read_varint(block, offset)
+        unshared, offset = read_varint(block, offset)
+        value_size, offset = read_varint(block, offset)
         if shared > len(key) or shared + unshared > _MAX_KEY_BYTES:
             raise MalformedError("a key is longer than it can be")
-        key = key[:shared] + reader.take(unshared)
+        start, value_start = offset, offset + unshared
+        offset = value_start + value_size
+        if offset > limit:
+            raise MalformedError(ENDS_EARLY)
+        key = key[:shared] + block[start:value_start]
         keys_bytes += len(key)
-        if keys_bytes > _RESTART_INTERVAL * len(block):
+        if keys_bytes > most_bytes:
             raise MalformedError("its keys take more bytes than it can hold")
-        yield key, reader.take(value_size)
+        yield key, block[value_start:offset]

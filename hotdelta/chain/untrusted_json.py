@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Collection
 from typing import Any, NoReturn, Self
 
 from hotdelta.errors import ManifestError
@@ -20,32 +21,42 @@ _MAX_INTEGER = 2**63 - 1
 class Fields:
     """Typed access to a JSON object; every complaint (a ManifestError) names the field."""
 
-    def __init__(self, document: Any, where: str) -> None:
-        if not isinstance(document, dict):
-            raise ManifestError(f"{where} is not an object")
+    __slots__ = ("_document", "_name", "_parent")
+
+    def __init__(self, document: Any, name: str, parent: Fields | None = None) -> None:
+        """`name` is what to call it in a complaint; of an object in another, the field that it is there."""
         self._document = document
-        self.where = where
+        self._name = name
+        self._parent = parent
+        if not isinstance(document, dict):
+            raise ManifestError(f"{self.where} is not an object")
+
+    @property
+    def where(self) -> str:
+        return self._name if self._parent is None else f"{self._parent.where}: {self._name}"
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> Self:
         """`where` is what to call the whole document in a complaint."""
         try:
-            document = json.loads(text, parse_constant=_refuse_constant)
+            document = _DECODER.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
         except (ValueError, RecursionError) as error:
             raise ManifestError(f"{where} is not JSON: {error}") from error
         return cls(document, where)
 
     def _get(self, name: str) -> Any:
-        if name not in self._document:
-            raise ManifestError(f"{self.where} has no {name!r}")
-        return self._document[name]
+        try:
+            return self._document[name]
+        except KeyError:
+            raise ManifestError(f"{self.where} has no {name!r}") from None
 
     def _wrong(self, name: str, expected: str) -> NoReturn:
         raise ManifestError(f"{self.where}: {name!r} is not {expected}")
 
     def text(self, name: str) -> str:
-        value = self._get(name)
+        value = self._document.get(name)
         if not isinstance(value, str) or not 0 < len(value) <= 1024:
+            self._get(name)
             self._wrong(name, "a text of 1 to 1024 characters")
         return value
 
@@ -61,10 +72,10 @@ class Fields:
     def optional_hex(self, name: str, digits: int) -> str:
         return self.hex(name, digits) if name in self._document else ""
 
-    def choice(self, name: str, allowed: Any) -> str:
+    def choice(self, name: str, allowed: Collection[str]) -> str:
         value = self.text(name)
-        if value not in [str(choice) for choice in allowed]:
-            self._wrong(name, f"one of {', '.join(str(choice) for choice in allowed)}")
+        if value not in allowed:
+            self._wrong(name, f"one of {', '.join(map(str, allowed))}")
         return value
 
     def file_name(self, name: str) -> str:
@@ -74,8 +85,9 @@ class Fields:
         return value
 
     def integer(self, name: str) -> int:
-        value = self._get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MAX_INTEGER:
+        value = self._document.get(name)
+        if type(value) is not int or not -_MAX_INTEGER <= value <= _MAX_INTEGER:
+            self._get(name)
             self._wrong(name, "a 64-bit integer")
         return value
 
@@ -112,11 +124,11 @@ class Fields:
             self._wrong(name, "a list of counts")
         return tuple(value)
 
-    def optional_choice(self, name: str, allowed: Any) -> str:
+    def optional_choice(self, name: str, allowed: Collection[str]) -> str:
         return self.choice(name, allowed) if self._document.get(name) else ""
 
     def object(self, name: str) -> Fields:
-        return Fields(self._get(name), f"{self.where}: {name!r}")
+        return Fields(self._get(name), repr(name), self)
 
     def optional_object(self, name: str) -> Fields | None:
         return None if self._get(name) is None else self.object(name)
@@ -128,11 +140,15 @@ class Fields:
         value = self._get(name)
         if not isinstance(value, list):
             self._wrong(name, "a list")
-        return [Fields(item, f"{self.where}: {name!r}[{index}]") for index, item in enumerate(value)]
+        return [Fields(item, f"{name!r}[{index}]", self) for index, item in enumerate(value)]
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
+
+
+# Made once: json.loads would make one for each document that refuses NaN.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _is_finite(value: float) -> bool:

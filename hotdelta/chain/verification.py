@@ -14,6 +14,7 @@ from hotdelta.chain.manifest import FileRecord, Kind, Manifest
 from hotdelta.errors import DamagedError
 
 _ARRIVING = "it may still be arriving; if not, a later full steps over it"
+_READ_BYTES = 64 * 1024
 _COPY_AGAIN = "copy it again, or wait for a full"
 
 
@@ -68,7 +69,7 @@ def open_listed(path: Path, file: FileRecord, position: str) -> int:
     return descriptor
 
 
-def open_plainly(path: Path, *, may_be_link: bool = False) -> int:
+def open_plainly(path: Path | str, *, may_be_link: bool = False) -> int:
     """A descriptor for reading a regular file.
 
     Raises OSError for anything else: a symbolic link could lead out of the directory and be turned elsewhere after it
@@ -83,6 +84,19 @@ def open_plainly(path: Path, *, may_be_link: bool = False) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def read_plainly(path: Path | str, max_bytes: int) -> bytes:
+    """What a regular file holds, or one byte more than `max_bytes` of it. Raises OSError, as open_plainly does."""
+    descriptor = open_plainly(path)
+    try:
+        pieces, size = [], 0
+        while size <= max_bytes and (piece := os.read(descriptor, min(_READ_BYTES, max_bytes + 1 - size))):
+            pieces.append(piece)
+            size += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    finally:
+        os.close(descriptor)
 
 
 def _require_size(path: Path, file: FileRecord, position: str, size: int) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+ENDS_EARLY = "it ends too early"
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES = 10
 _MAX_SIZE = 2**62
 
@@ -35,49 +38,24 @@ def fixed32_field(number: int, value: int) -> bytes:
     return varint(number << 3 | _FIXED32) + value.to_bytes(4, "little") if value else b""
 
 
-class Reader:
-    """A cursor over bytes that raises MalformedError where they end too early."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._offset = 0
-
-    def is_empty(self) -> bool:
-        return self._offset >= len(self._data)
-
-    def rest(self) -> bytes:
-        return self._data[self._offset :]
-
-    def take(self, size: int) -> bytes:
-        end = self._offset + size
-        if end > len(self._data):
-            raise MalformedError("it ends too early")
-        taken, self._offset = self._data[self._offset : end], end
-        return taken
-
-    def varint(self) -> int:
-        offset = self._offset
-        if offset < len(self._data) and self._data[offset] < 0x80:
-            # One byte, as nearly all numbers of an index are.
-            self._offset = offset + 1
-            return self._data[offset]
-        return self._long_varint()
-
-    def _long_varint(self) -> int:
-        value = 0
-        for position in range(_MAX_VARINT_BYTES):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << (7 * position)
-            if byte == 0 and position:
-                # No writer does this, but a flipped bit before padding does.
-                raise MalformedError("a number is longer than it has to be")
-            if byte < 0x80:
-                return value & (2**64 - 1)
-        raise MalformedError("a number has too many bytes")
-
-    def handle(self) -> tuple[int, int]:
-        """Offset and size of a block."""
-        return self.varint(), self.varint()
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """The number that begins at an offset, and where it ends. Raises MalformedError."""
+    if offset < len(data) and data[offset] < 0x80:
+        # One byte, as nearly all numbers of an index are.
+        return data[offset], offset + 1
+    value = 0
+    for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
+        if offset >= len(data):
+            raise MalformedError(ENDS_EARLY)
+        byte = data[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte == 0 and shift:
+            # No writer does this, but a flipped bit before padding does.
+            raise MalformedError("a number is longer than it has to be")
+        if byte < 0x80:
+            return value & (2**64 - 1), offset
+    raise MalformedError("a number has too many bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +94,28 @@ class Message:
 
 
 def parse_message(data: bytes) -> Message:
-    message = Message()
-    reader = Reader(data)
-    values = message.values
-    while not reader.is_empty():
-        tag = reader.varint()
-        values.setdefault(tag >> 3, []).append(_read_value(reader, tag & 7))
-    return message
-
-
-def _read_value(reader: Reader, wire_type: int) -> int | bytes:
-    if wire_type == _VARINT:
-        return reader.varint()
-    if wire_type == _BYTES:
-        return reader.take(reader.varint())
-    if wire_type == _FIXED32:
-        return int.from_bytes(reader.take(4), "little")
-    if wire_type == _FIXED64:
-        return int.from_bytes(reader.take(8), "little")
-    raise MalformedError(f"a field has the unknown wire type {wire_type}")
+    values: dict[int, list[int | bytes]] = {}
+    offset, end = 0, len(data)
+    while offset < end:
+        tag, offset = read_varint(data, offset)
+        wire_type = tag & 7
+        value: int | bytes
+        if wire_type == _VARINT:
+            value, offset = read_varint(data, offset)
+        else:
+            size = _FIXED_BYTES.get(wire_type, 0)
+            if wire_type == _BYTES:
+                size, offset = read_varint(data, offset)
+            elif not size:
+                raise MalformedError(f"a field has the unknown wire type {wire_type}")
+            start, offset = offset, offset + size
+            if offset > end:
+                raise MalformedError(ENDS_EARLY)
+            value = data[start:offset]
+            if wire_type != _BYTES:
+                value = int.from_bytes(value, "little")
+        if (found := values.get(tag >> 3)) is None:
+            values[tag >> 3] = [value]
+        else:
+            found.append(value)
+    return Message(values)

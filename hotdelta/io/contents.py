@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hotdelta.chain.scan import Listing
-from hotdelta.io.saved_position import route
+from hotdelta.chain.state import peek_state
+from hotdelta.errors import ChainError
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.variable_class import format_variables
 from hotdelta.logs import counted
@@ -13,8 +14,9 @@ from hotdelta.logs import counted
 
 def describe_directory(directory: Path, listing: Listing) -> str:
     """The variables at the newest position, with their classes. Raises ChainError."""
-    manifests = route(directory, listing)
-    with SavedState(directory, manifests) as saved:
-        table = format_variables(saved.variables.values())
-    newest, deltas = manifests[-1], len(manifests) - 1
-    return f"position {newest.position}, step {newest.step}: a full and {counted(deltas, 'delta')}\n\n{table}"
+    state = peek_state(directory, listing=listing)
+    if state is None:
+        raise ChainError(f"{directory} holds no full checkpoint that can be used")
+    table = format_variables(SavedState(state).variables.values())
+    newest, deltas = state.newest, counted(len(state.deltas), "delta")
+    return f"position {newest.position}, step {newest.step}: a full and {deltas}\n\n{table}"

@@ -42,7 +42,7 @@ def apply_when_compiled(
 
     Not strict: it loads those that fit, and logs the rest.
     """
-    saved.hold()
+    saved.hold(keys)
     compile_model = type(model).compile
 
     def compile_and_load(*arguments: Any, **options: Any) -> None:
@@ -50,7 +50,6 @@ def apply_when_compiled(
         if optimizer_of(model) is not None:
             _load(model, saved, keys, is_strict=is_strict)
             forget_waiting(model)
-            saved.close()
 
     # Not through the model's own __setattr__, which tracks what layers hold.
     object.__setattr__(model, "compile", compile_and_load)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotdelta.chain.position import Position
-from hotdelta.errors import ChainError, ConfigurationError
 from hotdelta.given_directory import to_directory
 from hotdelta.io.fit_check import Fit, compare, refuse_misfit
 from hotdelta.io.late_optimizer import apply_when_compiled, build_unknown, find_waiting, forget_waiting
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
 from hotdelta.io.own_calls import called_our_way
-from hotdelta.io.saved_position import list_until, refuse_other_position
+from hotdelta.io.saved_position import find_saved
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.selection import Predicate, select
 from hotdelta.logs import event
 from hotdelta.train.id_rules import find_other_rules, from_document
-from hotdelta.train.resume import find_resume_point
 
 logger = logging.getLogger(__name__)
 
@@ -64,32 +61,29 @@ def load_vars(
     """
     state = state_of(model)
     chosen = select(state, variables, predicate)
-    with ExitStack() as stack:
-        saved, problems = _open(to_directory(dirname, "dirname"), position, filename)
-        stack.enter_context(saved)
-        unknown = () if variables is not None else _unknown(state, saved, predicate)
-        if build_unknown(model, unknown):
-            state = state_of(model)
-            chosen = select(state, variables, predicate)
-            unknown = _unknown(state, saved, predicate)
-        waiting = find_waiting(model, unknown)
-        unexpected = [key for key in unknown if key not in waiting]
-        fit = compare(
-            [held.info for held in chosen],
-            saved.variables,
-            unexpected,
-            _find_other_rules(state, chosen, saved),
-        )
-        if strict:
-            refuse_misfit(fit, state.description)
-        _write(chosen, saved, fit.fitting)
-        state.after_load()
-        if variables is None and predicate is None:
-            forget_waiting(model)
-        if waiting:
-            apply_when_compiled(model, saved, waiting, is_strict=strict)
-            stack.pop_all()
-    return _report(saved, fit, waiting, problems)
+    saved = _open(to_directory(dirname, "dirname"), position, filename)
+    unknown = () if variables is not None else _unknown(state, saved, predicate)
+    if build_unknown(model, unknown):
+        state = state_of(model)
+        chosen = select(state, variables, predicate)
+        unknown = _unknown(state, saved, predicate)
+    waiting = find_waiting(model, unknown)
+    unexpected = [key for key in unknown if key not in waiting]
+    fit = compare(
+        [held.info for held in chosen],
+        saved.variables,
+        unexpected,
+        _find_other_rules(state, chosen, saved),
+    )
+    if strict:
+        refuse_misfit(fit, state.description)
+    _write(chosen, saved, fit.fitting)
+    state.after_load()
+    if variables is None and predicate is None:
+        forget_waiting(model)
+    if waiting:
+        apply_when_compiled(model, saved, waiting, is_strict=strict)
+    return _report(saved, fit, waiting)
 
 
 @called_our_way
@@ -123,19 +117,12 @@ def load_persistables(
     return load_vars(model, dirname, filename=filename, position=position)
 
 
-def _open(
-    directory: Path, position: Position | str | None, filename: str | None
-) -> tuple[SavedState, tuple[ChainError, ...]]:
-    """Verified completely. Without a position, the newest that is not damaged, and why it is not a newer one."""
-    listing = list_until(directory, position=position, filename=filename)
-    point = find_resume_point(directory, listing)
-    if point is None:
-        raise ConfigurationError(f"nothing is saved in {directory}")
-    if position is not None or filename is not None:
-        refuse_other_position(point.newest, listing)
-    for problem in point.problems:
+def _open(directory: Path, position: Position | str | None, filename: str | None) -> SavedState:
+    """Verified completely. Without a position, the newest that is not damaged."""
+    state = find_saved(directory, position=position, filename=filename)
+    for problem in state.problems:
         event(logger, logging.WARNING, "loading before a damaged link", reason=problem)
-    return SavedState(directory, point.manifests), point.problems
+    return SavedState(state)
 
 
 def _unknown(state: ModelState, saved: SavedState, predicate: Predicate | None) -> tuple[str, ...]:
@@ -167,7 +154,7 @@ def _write(chosen: Iterable[HeldVariable], saved: SavedState, fitting: Collectio
         write(saved.read(held.key, held.numpy_dtype))
 
 
-def _report(saved: SavedState, fit: Fit, waiting: tuple[str, ...], problems: Sequence[ChainError]) -> Loaded:
+def _report(saved: SavedState, fit: Fit, waiting: tuple[str, ...]) -> Loaded:
     newest = saved.newest
     event(
         logger,
@@ -186,5 +173,5 @@ def _report(saved: SavedState, fit: Fit, waiting: tuple[str, ...], problems: Seq
         fit.missing,
         fit.unexpected,
         (*fit.mismatching, *fit.other_rules),
-        tuple(str(problem) for problem in problems),
+        tuple(str(problem) for problem in saved.state.problems),
     )

@@ -6,151 +6,83 @@ Reads the bundles alone, so it needs neither TensorFlow nor the model that was s
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Self
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import Any
 
 from hotdelta.chain import names
-from hotdelta.chain.bundle import BundleEntry, BundleReader
-from hotdelta.chain.delta_tensors import has_value, ids_tensor
-from hotdelta.chain.manifest import Manifest, TableRecord
-from hotdelta.chain.slice_key import is_slice_key
+from hotdelta.chain.manifest import TableRecord
 from hotdelta.chain.slot_key import is_slot_key
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.state import ChainState
+from hotdelta.chain.state_index import TensorType
+from hotdelta.chain.state_reader import Array, StateReader
 from hotdelta.errors import ManifestError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 
-_OWN_TENSORS = {names.IDENTITY_TENSOR, names.STEP_TENSOR, names.TRAINER_STATE_TENSOR}
 _SLOT_PREFIXES = ("optimizer/", "slots/")
 _IN_ORDER_OF_IDS = "div"
 
-Array = npt.NDArray[Any]
-
 
 class SavedState:
-    """The variables of a full and the deltas after it. A context manager.
+    """The variables of a state.
 
-    Unless they are held, files are open only while they are read: there may be more than a process may open.
     `id_rules`: what the save says of how ids were made, as it is written there; empty when it says nothing.
     """
 
-    def __init__(self, directory: Path, manifests: Sequence[Manifest]) -> None:
-        """`manifests`: the full first, then the deltas in order."""
-        self.newest = manifests[-1]
-        self._stack = ExitStack()
-        self._is_held = False
-        self._readers = [
-            self._stack.enter_context(BundleReader(directory_of(directory, manifest.kind), manifest.prefix))
-            for manifest in manifests
-        ]
-        entries = self._find_entries()
+    def __init__(self, state: ChainState) -> None:
+        self.state = state
+        self.newest = state.newest
+        self._held: dict[str, Array] = {}
+        self._reader = StateReader(state)
+        types = self._find_types()
         trainer_state = self._read_trainer_state()
         self.id_rules: Mapping[str, Any] = trainer_state.get(names.ID_RULES_MEMBER, {})
-        parameters = self._find_parameters(entries, trainer_state)
+        parameters = self._find_parameters(types, trainer_state)
         self.variables: Mapping[str, VariableInfo] = {
-            key: self._describe(key, entry, parameters) for key, entry in sorted(entries.items())
+            key: self._describe(key, found, parameters) for key, found in sorted(types.items())
         }
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._stack.close()
-
     def read(self, key: str, dtype: Any) -> Array:
-        """The value at the newest position, in memory of its own, as the numpy dtype that has these bits."""
-        shape = self.variables[key].shape
-        value = np.empty(shape, dtype)
-        if key in self._readers[0].entries:
-            value.reshape(-1).view(np.uint8)[:] = self._readers[0].map_bytes(key)
-        for reader in self._readers[1:]:
-            if key + names.ROWS_SUFFIX in reader.entries:
-                ids = reader.read(ids_tensor(reader.entries, key))
-                value[ids] = reader.map_bytes(key + names.ROWS_SUFFIX).view(dtype).reshape(-1, *shape[1:])
-            elif has_value(reader.entries, key):
-                value.reshape(-1).view(np.uint8)[:] = reader.map_bytes(key + names.VALUE_SUFFIX)
-            if not self._is_held:
-                reader.close()
-        return value
+        """The value, in memory of its own, as the numpy dtype that has these bits."""
+        held = self._held.get(key)
+        return self._reader.value(key, dtype=dtype) if held is None else held.view(dtype)
 
     def has_rows(self, key: str) -> bool:
         """Whether it is a table of which deltas carry rows, or a slot of one."""
         return any(_is_of(key, table) for table in self.newest.tables)
 
-    def hold(self) -> None:
-        """Open every file now: what is read later does not depend on its name being there."""
-        self._is_held = True
-        for reader in self._readers:
-            for name, entry in reader.entries.items():
-                if not entry.is_sliced:
-                    reader.map_bytes(name)
+    def hold(self, keys: Collection[str]) -> None:
+        """Read these now: what is asked for later does not depend on files being there."""
+        self._held = {key: self._reader.value(key) for key in keys}
 
-    def _find_entries(self) -> dict[str, BundleEntry]:
-        """Shape and dtype of each variable that the newest link knows, from the link that holds all of it.
-
-        A full before it may hold variables of an optimizer that went, and lack those of the one that came.
-        """
-        newest = self._readers[-1]
-        if len(self._readers) == 1:
-            return {
-                name: entry
-                for name, entry in newest.entries.items()
-                if not is_slice_key(name) and name not in _OWN_TENSORS
-            }
-        found = {}
-        for suffix in (names.ROWS_SUFFIX, names.VALUE_SUFFIX):
-            for name in newest.entries:
-                if name.endswith(suffix):
-                    key = name.removesuffix(suffix)
-                    found[key] = self._readers[0].entries.get(key) or self._first_whole(key)
-        return found
-
-    def _first_whole(self, key: str) -> BundleEntry:
-        """A recompiled optimizer brings its slots in the middle of a chain, whole, in one delta."""
-        for reader in self._readers[1:]:
-            rows = reader.entries.get(key + names.ROWS_SUFFIX)
-            if rows is not None:
-                return rows
-            if has_value(reader.entries, key):
-                value = reader.entries[key + names.VALUE_SUFFIX]
-                return BundleEntry(
-                    value.dtype, value.shape[1:], value.shard, value.offset, value.size, value.crc32c
-                )
-        return self._readers[-1].entries[key + names.VALUE_SUFFIX]
+    def _find_types(self) -> dict[str, TensorType]:
+        """Of each variable that the newest link knows, and of which a link has all."""
+        keys = self._reader.newest_keys()
+        return {key: found for key in keys if (found := self._reader.type_of(key)) is not None}
 
     def _read_trainer_state(self) -> Mapping[str, Any]:
-        reader = self._readers[-1]
-        if names.TRAINER_STATE_TENSOR not in reader.entries:
+        tensor = self._reader.newest_tensor(names.TRAINER_STATE_TENSOR)
+        if tensor is None:
             return {}
         try:
-            document: Mapping[str, Any] = json.loads(reader.read(names.TRAINER_STATE_TENSOR).tobytes())
+            document: Mapping[str, Any] = json.loads(tensor.tobytes())
         except ValueError as error:
             raise ManifestError(f"trainer state cannot be read: {error}") from error
         return document
 
-    def _find_parameters(
-        self, entries: Mapping[str, BundleEntry], trainer_state: Mapping[str, Any]
-    ) -> set[str]:
+    def _find_parameters(self, keys: Collection[str], trainer_state: Mapping[str, Any]) -> set[str]:
         """As the save or the trainer says. TF1 trainers do not: there they are the tables and what has a slot."""
         if names.PARAMETERS_MEMBER in trainer_state:
             return set(trainer_state[names.PARAMETERS_MEMBER])
-        return {_slot_owner(key, entries) for key in entries} | set(self.newest.tables)
+        return {_slot_owner(key, keys) for key in keys} | set(self.newest.tables)
 
-    def _describe(self, key: str, entry: BundleEntry, parameters: set[str]) -> VariableInfo:
+    def _describe(self, key: str, found: TensorType, parameters: set[str]) -> VariableInfo:
         variable_class = VariableClass.PARAMETER if key in parameters else VariableClass.PERSISTABLE
-        record = self._find_record(key, tuple(entry.shape), parameters)
+        record = self._find_record(key, found.shape, parameters)
         return VariableInfo(
             key,
             variable_class,
-            tuple(entry.shape),
-            entry.dtype,
+            found.shape,
+            found.dtype,
             is_table=key in self.newest.tables,
             layout=row_layout(record.part_rows, record.strategy) if record else "",
         )

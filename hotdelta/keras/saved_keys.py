@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
-from hotdelta.chain.scan import Scanner
-from hotdelta.chain.signing import trusted_listing
-from hotdelta.errors import HotdeltaError
-from hotdelta.train.resume import ResumePoint, ResumeReader
+from hotdelta.chain.state import peek_state
+from hotdelta.chain.state_reader import StateReader
+from hotdelta.errors import ChainError
 
 
 def peek_keys(run_dir: Path) -> Collection[str] | None:
     """The keys of the newest position. None when there is none, or it cannot be read: resuming says so."""
-    listing = trusted_listing(run_dir, Scanner(run_dir).scan())
-    found = plan(None, listing.manifests, refused=listing.refused)
-    fulls = [step.manifest for step in found.steps if isinstance(step, RestoreFull)]
-    deltas = [step.manifest for step in found.steps if isinstance(step, ApplyDelta)]
-    if not fulls:
-        return None
     try:
-        with ResumeReader(run_dir, ResumePoint(fulls[0], tuple(deltas[-1:]), ())) as reader:
-            return reader.newest_keys()
-    except (HotdeltaError, OSError):
+        state = peek_state(run_dir)
+        return StateReader(state.newest_alone()).newest_keys() if state is not None else None
+    except ChainError:
         return None

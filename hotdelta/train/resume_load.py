@@ -1,13 +1,14 @@
-"""Loading a resume point into a model: everything is checked first, and then every variable is put to its value."""
+"""Loading a saved state into a model: everything is checked first, and then every variable is put to its value."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 
+from hotdelta.chain.state import ChainState
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.logs import event
-from hotdelta.train.resume import ResumePoint, ResumeReader, check_fits
+from hotdelta.train.resume import check_fits, read_trainer_state, read_value
 from hotdelta.train.row_values import write_whole
 from hotdelta.train.server_resume import ServerReading
 from hotdelta.train.trainer_state import TrainerState
@@ -17,62 +18,62 @@ from hotdelta.train.writer_options import Resumed
 logger = logging.getLogger(__name__)
 
 
-def load_point(
-    run_dir: Path, point: ResumePoint, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
+def load_state(
+    saved: ChainState, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
 ) -> TrainerState:
     """Returns the trainer's progress there. Raises ModelMismatchError; then nothing was changed.
 
     `on_servers`: tables of which the parameter servers that hold their rows are to read them.
     """
-    with ResumeReader(run_dir, point) as reader:
-        check_fits(reader, variables)
-        state = reader.trainer_state()
-        load_variables(reader, variables, on_servers=on_servers)
-    for problem in point.problems:
+    reader = StateReader(saved)
+    check_fits(reader, variables)
+    state = read_trainer_state(reader)
+    load_variables(reader, variables, on_servers=on_servers)
+    for problem in saved.problems:
         event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
     event(
         logger,
         logging.INFO,
         "resumed",
-        position=point.node,
-        step=point.newest.step,
-        deltas=len(point.deltas),
+        position=saved.node,
+        step=saved.newest.step,
+        deltas=len(saved.deltas),
     )
     return state
 
 
-def describe_resumed(point: ResumePoint, state: TrainerState) -> Resumed:
+def describe_resumed(saved: ChainState, state: TrainerState) -> Resumed:
     return Resumed(
-        position=point.node.position,
-        step=point.newest.step,
+        position=saved.node.position,
+        step=saved.newest.step,
         epoch=state.epoch,
         step_in_epoch=state.step_in_epoch,
         state=state.registered,
-        problems=tuple(str(problem) for problem in point.problems),
+        problems=tuple(str(problem) for problem in saved.problems),
     )
 
 
 def load_variables(
-    reader: ResumeReader, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
+    reader: StateReader, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
 ) -> None:
-    """Put every variable to its value at the resume point, bit for bit."""
+    """Put every variable to its value there, bit for bit."""
     read = _read_by_servers(reader, [table for table in variables.tables if table.key in on_servers])
     for table in variables.tables:
         for item in table.row_variables:
             if item.key not in read:
-                write_whole(item.variable, reader.row_values(item, owner=table.key))
+                write_whole(item.variable, read_value(reader, item, owner=table.key))
     for other in variables.others:
-        write_whole(other.variable, reader.other_value(other))
+        write_whole(other.variable, read_value(reader, other))
 
 
-def _read_by_servers(reader: ResumeReader, tables: Sequence[Table]) -> set[str]:
+def _read_by_servers(reader: StateReader, tables: Sequence[Table]) -> set[str]:
     """The row variables that the servers have read; when a server cannot read one, the others are not tried."""
     read: set[str] = set()
     if not tables:
         return read
     reading = ServerReading()
     for owner, item in ((table.key, item) for table in tables for item in table.row_variables):
-        reason = reading.load(item, reader.row_links(item.key, owner=owner))
+        reason = reading.load(item, list(reader.stored_rows(item.key, owner=owner)))
         if reason is not None:
             phrase = "a parameter server cannot read the checkpoint; rows are sent"
             event(logger, logging.WARNING, phrase, reason=reason)

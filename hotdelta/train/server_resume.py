@@ -13,12 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.chain.state_reader import StoredRows
 from hotdelta.train.fetching import fetch, here, in_this_process
 from hotdelta.train.row_values import Array
 from hotdelta.train.server_threads import on_each_server
 from hotdelta.train.sharded import Shard, asking_servers, shards_of
-from hotdelta.train.stored_rows import RowLink, StoredRows
-from hotdelta.train.stored_values import read_bytes
 from hotdelta.train.variables import RowVariable
 
 READ_BYTES = 16 * 1024 * 1024
@@ -39,13 +38,12 @@ class ServerReading:
         )
         self._read = _reading(self._hash)
 
-    def load(self, item: RowVariable, links: Sequence[RowLink]) -> str | None:
+    def load(self, item: RowVariable, stored: Sequence[StoredRows]) -> str | None:
         """Put every shard of a variable to its rows at the resume point.
 
         Returns why a server did not get them, if so; then some may have been written. Raises CommitError when a
         server is gone.
         """
-        stored = [rows for link in links for rows in link.stored()]
         by_server: dict[str, list[Shard]] = {}
         for shard in shards_of(item.variable):
             by_server.setdefault(shard.variable.device, []).append(shard)
@@ -84,7 +82,7 @@ class ServerReading:
 
     def _expected(self, rows: StoredRows) -> Array:
         with in_this_process():
-            return fetch(self._hash(tf.constant(read_bytes(rows))))
+            return fetch(self._hash(tf.constant(rows.read())))
 
 
 def _pieces(shard: Shard, stored: Sequence[StoredRows]) -> Iterator[StoredRows]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.state import ChainState, find_state
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.errors import ConfigurationError, JobRestartedError
 from hotdelta.given_directory import to_directory
 from hotdelta.logs import event
@@ -27,7 +28,7 @@ from hotdelta.train.job import (
     utc_seconds_ago,
 )
 from hotdelta.train.job_saves import POLL_SECONDS, STEPS_AHEAD
-from hotdelta.train.resume import ResumePoint, ResumeReader, find_resume_point
+from hotdelta.train.resume import read_trainer_state
 from hotdelta.train.trainer_state import StateRegistry, TrainerState
 
 logger = logging.getLogger(__name__)
@@ -263,15 +264,14 @@ class _Lead:
 
 def committed_progress(run_dir: Path, trainer_id: int) -> tuple[str, TrainerState | None]:
     """The newest position, as `start_of` names it, and a trainer's progress there."""
-    point = find_resume_point(run_dir, Scanner(run_dir).scan())
-    if point is None:
+    state = find_state(run_dir)
+    if state is None:
         return start_of(None), None
-    return start_of(point.node.position), progress_at(run_dir, point, trainer_id)
+    return start_of(state.node.position), progress_at(state, trainer_id)
 
 
-def progress_at(run_dir: Path, point: ResumePoint, trainer_id: int) -> TrainerState | None:
-    with ResumeReader(run_dir, point) as reader:
-        leading = reader.trainer_state()
+def progress_at(saved: ChainState, trainer_id: int) -> TrainerState | None:
+    leading = read_trainer_state(StateReader(saved.newest_alone()))
     if trainer_id == 0:
         return leading
     state = leading.trainers.get(str(trainer_id))

@@ -15,6 +15,7 @@ from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Tracking
 from hotdelta.chain.position import Position
 from hotdelta.chain.scan import Listing
+from hotdelta.chain.state import ChainState, find_state
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import UnsavedError
 from hotdelta.logs import event
@@ -24,8 +25,7 @@ from hotdelta.train.id_rules import IdRule
 from hotdelta.train.job import Job
 from hotdelta.train.job_saves import JobSaves
 from hotdelta.train.progress import TrainingProgress, other_model
-from hotdelta.train.resume import ResumePoint, find_resume_point
-from hotdelta.train.resume_load import describe_resumed, load_point
+from hotdelta.train.resume_load import describe_resumed, load_state
 from hotdelta.train.save_clock import SaveClocks
 from hotdelta.train.save_pipeline import SavePipeline
 from hotdelta.train.saves import Saves
@@ -125,10 +125,10 @@ class ChainTrainer:
             self._job.claim()
             prove_servers_share(self._chain.run_dir, servers_of(variables, on_servers))
             self._pipeline.start()
-            point = self._find_point(listing) if is_resuming else None
-            resumed = self._load(point, variables) if point else None
-            self._chain.begin_run(listing, point.newest if point else None)
-            if point is None:
+            saved = self._find_state(listing) if is_resuming else None
+            resumed = self._load(saved, variables) if saved else None
+            self._chain.begin_run(listing, saved.newest if saved else None)
+            if saved is None:
                 event(
                     logger,
                     logging.INFO,
@@ -139,29 +139,29 @@ class ChainTrainer:
             save_schema(directory_of(self._chain.run_dir, Kind.DELTA), variables.schema)
             self._publish(self._chain.run_dir)
             self._bind(variables, touched=touched, demanded=demanded, unsaved=NOTHING)
-            if point is None:
+            if saved is None:
                 self._progress.state = self.progress.at_step(first_step)
                 self._saves.write_first_full()
-            self._job.go_back(point.node.position if point else None, self.progress.trainers)
+            self._job.go_back(saved.node.position if saved else None, self.progress.trainers)
             self._job.begin(self._chain.run)
         except BaseException:
             self._release()
             raise
         self._saves.begin(self.progress.to_json())
-        if point is not None:
+        if saved is not None:
             self._pipeline.note_saved(self.progress.step, self.progress.to_json())
         return resumed
 
-    def _find_point(self, listing: Listing) -> ResumePoint | None:
+    def _find_state(self, listing: Listing) -> ChainState | None:
         otherwise = "; resume=False starts a new chain here"
-        return find_resume_point(self._chain.run_dir, listing, otherwise=otherwise)
+        return find_state(self._chain.run_dir, listing=listing, otherwise=otherwise)
 
-    def _load(self, point: ResumePoint, variables: ModelVariables) -> Resumed:
-        state = load_point(self._chain.run_dir, point, variables, on_servers=self._on_servers)
-        self._progress.resume(state.at_step(point.newest.step), point.newest.watermark)
+    def _load(self, saved: ChainState, variables: ModelVariables) -> Resumed:
+        state = load_state(saved, variables, on_servers=self._on_servers)
+        self._progress.resume(state.at_step(saved.newest.step), saved.newest.watermark)
         # Otherwise what is served now could not be exported: deltas of its schema would follow no full of it.
-        self._saves.is_full_wanted = any(item.schema != variables.schema.digest for item in point.manifests)
-        return describe_resumed(point, state)
+        self._saves.is_full_wanted = any(item.schema != variables.schema.digest for item in saved.manifests)
+        return describe_resumed(saved, state)
 
     def rebind(
         self,

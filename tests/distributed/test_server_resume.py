@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotdelta.chain.manifest import Tracking
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.state import find_state
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.train import resume_load, server_resume
 from hotdelta.train.assembly import assemble
 from hotdelta.train.fetching import here
 from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.resume import ResumeReader, find_resume_point
 from hotdelta.train.resume_load import load_variables
 from hotdelta.train.row_values import read_whole
 from hotdelta.train.server_resume import ServerReading
@@ -62,12 +62,12 @@ def load(run_dir: Path, first_rows: tuple[int, ...], seen_by_servers: Path | Non
     table, slot = sharded(zeros, first_rows), sharded(zeros, first_rows)
     keyed = [KeyedVariable("table", table)]
     variables = assemble(keyed, table_keys={"table"}, slots=[SlotVariable(SLOT, slot, table)])
-    point = find_resume_point(run_dir, Scanner(run_dir).scan())
-    assert point is not None
-    with ResumeReader(run_dir, point) as reader, pytest.MonkeyPatch.context() as patch:
+    state = find_state(run_dir)
+    assert state is not None
+    with pytest.MonkeyPatch.context() as patch:
         if seen_by_servers:
             patch.setattr(resume_load, "ServerReading", partial(ReadingElsewhere, run_dir, seen_by_servers))
-        load_variables(reader, variables, on_servers=frozenset({"table"}))
+        load_variables(StateReader(state), variables, on_servers=frozenset({"table"}))
     return {"table": read_whole(table).tobytes(), SLOT: read_whole(slot).tobytes()}
 
 

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from exporter.chain_values import ChainReader
 from exporter.sources import Source, source_of
 from exporter.variable_uses import make_servable
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.first_batch import is_built
 from hotdelta.train.serving_trace import graph_name
@@ -135,10 +135,9 @@ def _assert_served(run_dir: Path, pattern: Pattern, model: keras.Model) -> None:
 
 def _fill(source: Source) -> None:
     assert source.state is not None
-    with ChainReader(source.state) as reader:
-        for spec, variable in zip(source.schema.variables, source.module.variables, strict=True):
-            slices = [values for _, values in reader.slices(spec, 1024)]
-            variable.assign(np.concatenate(slices) if spec.is_table else slices[0])
+    reader = StateReader(source.state)
+    for spec, variable in zip(source.schema.variables, source.module.variables, strict=True):
+        variable.assign(reader.value(spec.key))
 
 
 def _assert_equal(found: keras.Model, expected: keras.Model) -> None:

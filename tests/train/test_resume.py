@@ -14,10 +14,10 @@ from hotdelta.chain.manifest import Kind, Manifest, Tracking
 from hotdelta.chain.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.position import Position
 from hotdelta.chain.scan import Scanner
+from hotdelta.chain.state import find_state
 from hotdelta.chain.verification import directory_of
 from hotdelta.errors import ChainError, ModelMismatchError
 from hotdelta.train.loop import DeltaWriter
-from hotdelta.train.resume import find_resume_point
 from hotdelta.train.schedule import SaveEvery
 from hotdelta.train.writer_options import WriterOptions
 from tests.train.conftest import StartTraining
@@ -176,7 +176,7 @@ def test_a_directory_of_deltas_that_cannot_be_listed_is_no_reason_to_go_on_from_
     away = deltas.rename(first.run_dir / "away")
     deltas.write_bytes(b"not a directory")
     with pytest.raises(ChainError, match="cannot be listed"):
-        find_resume_point(first.run_dir, Scanner(first.run_dir).scan())
+        find_state(first.run_dir)
     deltas.unlink()
     away.rename(deltas)
     assert start_training(seed=9).resumed is not None

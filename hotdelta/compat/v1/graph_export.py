@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from exporter.chain_values import find_state
 from exporter.export import ExportOptions, export_source, export_source_to
-from exporter.sources import Source
+from exporter.sources import Source, find_exported
 from hotdelta.chain import names
 from hotdelta.chain.position import Position
 from hotdelta.chain.schema import Schema, parts_rule
@@ -66,7 +65,7 @@ def export_chain(
     Raises ModelMismatchError when the graph's variables are not those of the chain, ConfigurationError when it cannot
     be exported as asked, ChainError when the chain is damaged.
     """
-    state = find_state(run_dir, position)
+    state = find_exported(run_dir, position)
     schema = load_schema(run_dir / names.DELTA_DIRECTORY, state.newest.schema)
     layout = _layout()
     _require_same_variables(layout, schema)

@@ -10,37 +10,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from hotdelta.chain import names, state_file
-from hotdelta.chain.bundle import BundleReader
-from hotdelta.chain.delta_tensors import has_value, ids_tensor
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Manifest, TableRecord, Tracking
 from hotdelta.chain.scan import Listing, Scanner
 from hotdelta.chain.signing import SigningKey, refuse_unsigned, trusted_listing
+from hotdelta.chain.state import ChainState, find_full, find_full_state, find_state
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.chain.verification import directory_of
 from hotdelta.compat.v1.lookup_strategy import moved_rows
-from hotdelta.compat.v1.session_values import RowOperations
 from hotdelta.compat.v1.training_graph import GraphTable, TrainingGraph
 from hotdelta.errors import CommitError, ModelMismatchError
 from hotdelta.logs import event
-from hotdelta.train.resume import (
-    ResumePoint,
-    ResumeReader,
-    check_fits,
-    check_full,
-    find_full,
-    find_resume_point,
-)
+from hotdelta.train.resume import check_fits, find_misfits, read_table, read_value
 from hotdelta.train.row_values import Array, Ids
 
 logger = logging.getLogger(__name__)
 v1 = tf.compat.v1
 
 
-def find_point(save_path: str) -> ResumePoint | None:
+def find_meant(save_path: str) -> ChainState | None:
     """What restoring `save_path` means: the newest full means everything that was committed after it, too.
 
     An older full means just that full. None: it is no checkpoint of a chain. Raises ChainError when all is damaged, or
@@ -49,25 +40,25 @@ def find_point(save_path: str) -> ResumePoint | None:
     run_dir, prefix = _split(save_path)
     listing = _scan(save_path)
     newest = {_newest_full(listing), _newest_full(trusted_listing(run_dir, listing))}
-    return find_resume_point(run_dir, listing) if prefix in newest else find_full_point(save_path)
+    return find_state(run_dir, listing=listing) if prefix in newest else find_meant_full(save_path)
 
 
-def find_full_point(save_path: str) -> ResumePoint | None:
-    """This very full, whatever was committed after it, verified. None, and ChainError: as `find_point`.
+def find_meant_full(save_path: str) -> ChainState | None:
+    """This very full, whatever was committed after it, verified. None, and ChainError: as `find_meant`.
 
     Whoever reads a checkpoint alone calls this before: there is no other check of what tf.train reads.
     """
     run_dir, prefix = _split(save_path)
-    point = check_full(run_dir, _scan(save_path), prefix)
-    if point is None and v1.train.checkpoint_exists(save_path):
+    state = find_full_state(run_dir, prefix, listing=_scan(save_path))
+    if state is None and v1.train.checkpoint_exists(save_path):
         refuse_unsigned(save_path)
-    return point
+    return state
 
 
 def find_asked_full(save_path: str) -> Manifest | None:
-    """As `find_full_point`, for those who have the files checked by somebody else."""
+    """As `find_meant_full`, for those who have the files checked by somebody else."""
     run_dir, prefix = _split(save_path)
-    return find_full(run_dir, _scan(save_path), prefix)
+    return find_full(run_dir, prefix, listing=_scan(save_path))
 
 
 def _newest_full(listing: Listing) -> str | None:
@@ -85,7 +76,7 @@ def _scan(save_path: str) -> Listing:
 
 
 def highest_step(save_path: str) -> int | None:
-    """What find_point cannot come beyond, by the manifests alone: no file is checked. None: they do not say."""
+    """What find_meant cannot come beyond, by the manifests alone: no file is checked. None: they do not say."""
     manifests = _scan(save_path).manifests
     is_known = any(manifest.prefix == Path(save_path).name for manifest in manifests)
     return max(manifest.step for manifest in manifests) if is_known else None
@@ -150,37 +141,37 @@ def _is_foreign(save_path: str) -> bool:
         return False
 
 
-def restore_point(
-    session: Any, graph: TrainingGraph, run_dir: Path, point: ResumePoint, restore_full: Callable[[str], None]
+def restore_state(
+    session: Any, graph: TrainingGraph, saved: ChainState, restore_full: Callable[[str], None]
 ) -> None:
     """Raises ModelMismatchError, which names each tensor and both shapes; then nothing was changed."""
-    with ResumeReader(run_dir, point) as reader:
-        misfits = reader.misfits(graph.variables)
-        if misfits:
-            raise ModelMismatchError(
-                "the model does not fit the checkpoint: " + "; ".join(misfits),
-                problems=tuple(misfits),
-                hint="build the model as it was saved, or use another directory; nothing was changed",
-            )
-        moved = {table.key: moved_in(table, point.newest) for table in graph.tables}
-        graph.begin_recording(session)
-        # Before the rows: a worker that trains meanwhile sets its flags after it has written.
-        session.run(graph.flag_initializers)
-        restore_full(str(run_dir / point.full.prefix))
-        for table in graph.tables:
-            rows = moved[table.key]
-            if rows is None:
-                _apply_deltas(session, table, run_dir, point)
-            else:
-                _write_moved(session, table, reader, rows)
-        for other in graph.variables.others:
-            graph.values.write(session, other.key, reader.other_value(other))
+    reader = StateReader(saved)
+    misfits = find_misfits(reader, graph.variables)
+    if misfits:
+        raise ModelMismatchError(
+            "the model does not fit the checkpoint: " + "; ".join(misfits),
+            problems=tuple(misfits),
+            hint="build the model as it was saved, or use another directory; nothing was changed",
+        )
+    moved = {table.key: moved_in(table, saved.newest) for table in graph.tables}
+    graph.begin_recording(session)
+    # Before the rows: a worker that trains meanwhile sets its flags after it has written.
+    session.run(graph.flag_initializers)
+    restore_full(saved.path(saved.full))
+    for table in graph.tables:
+        rows = moved[table.key]
+        if rows is None:
+            _apply_deltas(session, table, reader)
+        else:
+            _write_moved(session, table, reader, rows)
+    for other in graph.variables.others:
+        graph.values.write(session, other.key, read_value(reader, other))
     session.run(graph.marker_initializers)
-    graph.restored = point.node
-    for problem in point.problems:
+    graph.restored = saved.node
+    for problem in saved.problems:
         event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
     event(
-        logger, logging.INFO, "resumed", position=point.node, step=point.newest.step, deltas=len(point.deltas)
+        logger, logging.INFO, "resumed", position=saved.node, step=saved.newest.step, deltas=len(saved.deltas)
     )
 
 
@@ -196,7 +187,7 @@ def moved_in(table: GraphTable, manifest: Manifest) -> Ids | None:
     )
 
 
-def restored_point(graph: TrainingGraph, run_dir: Path, listing: Listing) -> ResumePoint | None:
+def restored_state(graph: TrainingGraph, run_dir: Path, listing: Listing) -> ChainState | None:
     """What the Session was restored to. None when it has nothing to do with what is on disk.
 
     Raises CommitError when somebody else went on from there meanwhile, ModelMismatchError.
@@ -204,18 +195,17 @@ def restored_point(graph: TrainingGraph, run_dir: Path, listing: Listing) -> Res
     node = graph.restored
     if node is None:
         return None
-    point = find_resume_point(run_dir, listing)
-    if point is None or point.node != node:
+    state = find_state(run_dir, listing=listing)
+    if state is None or state.node != node:
         found = [m for m in listing.manifests if m.kind is Kind.FULL and m.node == node]
-        point = check_full(run_dir, listing, found[0].prefix) if found else None
-        if point is None:
+        state = find_full_state(run_dir, found[0].prefix, listing=listing) if found else None
+        if state is None:
             raise CommitError(
                 f"the Session was restored to {node}, which is no longer the newest state in {run_dir}",
                 hint="another trainer wrote here meanwhile: start again",
             )
-    with ResumeReader(run_dir, point) as reader:
-        check_fits(reader, graph.variables)
-    return point
+    check_fits(StateReader(state), graph.variables)
+    return state
 
 
 def lies_as_saved(graph: TrainingGraph, newest: Manifest) -> bool:
@@ -224,16 +214,16 @@ def lies_as_saved(graph: TrainingGraph, newest: Manifest) -> bool:
     return not is_moved and newest.schema == graph.variables.schema.digest
 
 
-def saved_values(graph: TrainingGraph, reader: ResumeReader) -> dict[str, Array]:
+def saved_values(graph: TrainingGraph, reader: StateReader) -> dict[str, Array]:
     """What is on disk of every variable that is saved whole."""
-    return {other.key: reader.other_value(other) for other in graph.variables.others}
+    return {other.key: read_value(reader, other) for other in graph.variables.others}
 
 
-def saved_rows(graph: TrainingGraph, reader: ResumeReader) -> Iterator[tuple[str, Array]]:
+def saved_rows(graph: TrainingGraph, reader: StateReader) -> Iterator[tuple[str, Array]]:
     """What is on disk of every row variable of the tables that are compared, one at a time (they are large)."""
     for table in graph.tables:
         if table.flags is None:
-            for item, values in reader.table_values(table.table):
+            for item, values in read_table(reader, table.table):
                 yield item.key, values
 
 
@@ -242,27 +232,16 @@ def _whole(table: GraphTable) -> TableRecord:
     return TableRecord(values.shape, values.dtype, Tracking.CHANGED, 0)
 
 
-def _apply_deltas(session: Any, table: GraphTable, run_dir: Path, point: ResumePoint) -> None:
-    for manifest in point.deltas:
-        with BundleReader(directory_of(run_dir, Kind.DELTA), manifest.prefix) as reader:
-            for key, operations in table.rows.items():
-                _apply_delta(session, operations, reader, key, owner=table.key)
-
-
-def _apply_delta(
-    session: Any, operations: RowOperations, reader: BundleReader, key: str, *, owner: str
-) -> None:
+def _apply_deltas(session: Any, table: GraphTable, reader: StateReader) -> None:
     """A variable of which this graph looks up rows may have been saved whole by a graph that does not."""
-    saved = operations.saved
-    if key + names.ROWS_SUFFIX in reader.entries:
-        ids = reader.read(ids_tensor(reader.entries, key, owner=owner))
-        rows = reader.map_bytes(key + names.ROWS_SUFFIX).view(saved.numpy_dtype)
-        operations.write(session, ids, np.array(rows.reshape(len(ids), *saved.shape[1:])))
-    elif has_value(reader.entries, key):
-        value = reader.map_bytes(key + names.VALUE_SUFFIX).view(saved.numpy_dtype).reshape(saved.shape)
-        operations.write_whole(session, np.array(value))
+    for key, operations in table.rows.items():
+        for ids, rows in reader.changes(key, owner=table.key, dtype=operations.saved.numpy_dtype):
+            if ids is None:
+                operations.write_whole(session, rows)
+            else:
+                operations.write(session, ids, rows)
 
 
-def _write_moved(session: Any, table: GraphTable, reader: ResumeReader, rows: Ids) -> None:
-    for item, values in reader.table_values(table.table):
+def _write_moved(session: Any, table: GraphTable, reader: StateReader, rows: Ids) -> None:
+    for item, values in read_table(reader, table.table):
         table.rows[item.key].write_whole(session, values[rows])

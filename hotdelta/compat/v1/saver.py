@@ -17,7 +17,7 @@ from hotdelta.compat.v1.hand_saves import saves_of
 from hotdelta.compat.v1.mismatch import as_invalid_argument
 from hotdelta.compat.v1.open_chains import is_saved, wait_for_writes
 from hotdelta.compat.v1.plain_session import PlainSession, register_saver
-from hotdelta.compat.v1.restoring import find_full_point, find_point, restore_point, warn_of_deltas
+from hotdelta.compat.v1.restoring import find_meant, find_meant_full, restore_state, warn_of_deltas
 from hotdelta.compat.v1.save_schedule import check_kept, refuse_hours
 from hotdelta.compat.v1.saved_variables import SavedVariable, find_saved_variables
 from hotdelta.compat.v1.training_graph import (
@@ -176,16 +176,16 @@ class Saver(tf.compat.v1.train.Saver):
             with sess.graph.as_default():
                 self.build()
         wait_for_writes(Path(save_path or ".").parent)
-        find = find_point if self.incremental_save_restore and self.reads_deltas else find_full_point
-        point = find(save_path) if save_path else None
-        if point is None or not self.incremental_save_restore:
+        find = find_meant if self.incremental_save_restore and self.reads_deltas else find_meant_full
+        state = find(save_path) if save_path else None
+        if state is None or not self.incremental_save_restore:
             self._restore_stock(sess, save_path)
             return None
         with sess.graph.as_default():
             graph = self._prepared(is_seen=isinstance(sess, PlainSession) and sess.has_run)
         restore_full = super().restore
-        restore_point(sess, graph, Path(save_path).parent, point, lambda path: restore_full(sess, path))
-        return point.node
+        restore_state(sess, graph, state, lambda path: restore_full(sess, path))
+        return state.node
 
     def _prepared(self, *, is_seen: bool) -> TrainingGraph:
         """Another Saver may have made the graph ready, for fewer variables: the others would stay as the full has them.
@@ -257,6 +257,6 @@ def import_meta_graph(meta_graph_or_file: Any, *args: Any, **kwargs: Any) -> Sav
     """
     if isinstance(meta_graph_or_file, str | Path):
         meta_graph_or_file = os.fspath(meta_graph_or_file)
-        find_full_point(meta_graph_or_file.removesuffix(META_SUFFIX))
+        find_meant_full(meta_graph_or_file.removesuffix(META_SUFFIX))
     saver = tf.compat.v1.train.import_meta_graph(meta_graph_or_file, *args, **kwargs)
     return None if saver is None else Saver(saver_def=saver.as_saver_def())

@@ -13,11 +13,13 @@ from hotdelta.chain import names
 from hotdelta.chain.commit import publish_file
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.manifest import Kind, Manifest
+from hotdelta.chain.state import ChainState
+from hotdelta.chain.state_reader import StateReader
 from hotdelta.chain.verification import directory_of
 from hotdelta.compat.v1 import open_chains
 from hotdelta.compat.v1.full_bundle import META_SUFFIX, add_file
 from hotdelta.compat.v1.mismatch import as_invalid_argument
-from hotdelta.compat.v1.restoring import lies_as_saved, restored_point, saved_rows, saved_values
+from hotdelta.compat.v1.restoring import lies_as_saved, restored_state, saved_rows, saved_values
 from hotdelta.compat.v1.session_cut import SessionCuts
 from hotdelta.compat.v1.session_progress import ChiefProgress
 from hotdelta.compat.v1.shard_cut import ShardCuts
@@ -29,7 +31,6 @@ from hotdelta.train.background import BackgroundWorker
 from hotdelta.train.chain_tip import Link
 from hotdelta.train.chain_writer import ChainWriter
 from hotdelta.train.cut import Cut
-from hotdelta.train.resume import ResumePoint, ResumeReader
 
 logger = logging.getLogger(__name__)
 
@@ -118,8 +119,8 @@ class SessionChain:
         open_chains.register(self._run_dir, self)
         self._progress.claim()
         with as_invalid_argument():
-            point = restored_point(self._graph, self._run_dir, listing)
-        tip = point.newest if point and lies_as_saved(self._graph, point.newest) else None
+            saved = restored_state(self._graph, self._run_dir, listing)
+        tip = saved.newest if saved and lies_as_saved(self._graph, saved.newest) else None
         self._chain.begin_run(listing, tip)
         schema = self._graph.variables.schema
         publish_file(
@@ -129,14 +130,14 @@ class SessionChain:
             self._disk,
         )
         self._error = None
-        self._progress.go_back(point)
+        self._progress.go_back(saved)
         first = None
-        if point is None or tip is None:
+        if saved is None or tip is None:
             event(logger, logging.INFO, "a new chain begins", directory=self._run_dir, run=self._chain.run)
             first = self._noted(self._start_chain(session), self._full_failures)
         else:
             self._saved_step = tip.step
-            self._remember(session, point)
+            self._remember(session, saved)
             self.newest = tip
         self._progress.begin(self._chain.run)
         return first
@@ -237,7 +238,7 @@ class SessionChain:
         finally:
             self._progress.release()
         self._saved_step = manifest.step
-        self._remember(session, ResumePoint(manifest, (), ()))
+        self._remember(session, ChainState(self._run_dir, manifest))
         return manifest
 
     def _start_chain_again(self, session: Any) -> Manifest | None:
@@ -250,15 +251,15 @@ class SessionChain:
         self._error = None
         return self._noted(manifest, self._full_failures)
 
-    def _remember(self, session: Any, point: ResumePoint) -> None:
+    def _remember(self, session: Any, saved: ChainState) -> None:
         """What is on disk is what the next cut is compared with."""
-        with ResumeReader(self._run_dir, point) as reader:
-            values, rows = saved_values(self._graph, reader), saved_rows(self._graph, reader)
-            if self._graph.shards is None:
-                self._cuts = SessionCuts(self._graph, values, dict(rows))
-            else:
-                self._cuts = ShardCuts(self._graph, self._graph.shards, values)
-                self._graph.shards.begin(session, rows)
+        reader = StateReader(saved)
+        values, rows = saved_values(self._graph, reader), saved_rows(self._graph, reader)
+        if self._graph.shards is None:
+            self._cuts = SessionCuts(self._graph, values, dict(rows))
+        else:
+            self._cuts = ShardCuts(self._graph, self._graph.shards, values)
+            self._graph.shards.begin(session, rows)
 
     def _empty_cut(self, session: Any) -> Cut:
         """Forgets what was touched: the full that follows reads every row afterwards. Who calls this releases them."""

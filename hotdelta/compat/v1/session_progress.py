@@ -11,12 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.chain.state import ChainState
 from hotdelta.errors import ConfigurationError, JobRestartedError
 from hotdelta.given_directory import to_directory
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.job import Job, start_of
 from hotdelta.train.job_saves import JobSaves
-from hotdelta.train.resume import ResumePoint
 from hotdelta.train.trainer_progress import TrainerProgress, committed_progress, progress_at
 from hotdelta.train.trainer_state import StateRegistry, TrainerState
 
@@ -54,13 +54,13 @@ class ChiefProgress:
         self._saves = JobSaves(self.run_dir, self._job)
         self._saves.claim()
 
-    def go_back(self, point: ResumePoint | None) -> None:
+    def go_back(self, saved: ChainState | None) -> None:
         """The Session was restored to it. Raises JobRestartedError when what is registered cannot follow.
 
         What is committed before `begin` has the progress that the others had there.
         """
-        position = point.node.position if point else None
-        state = progress_at(self.run_dir, point, 0) if point and self._job else None
+        position = saved.node.position if saved else None
+        state = progress_at(saved, 0) if saved and self._job else None
         is_elsewhere = self._has_begun or start_of(position) != self._start
         if self._job and is_elsewhere and not self._states.put_back(state.registered if state else {}):
             raise JobRestartedError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.restoring import find_full_point, warn_of_deltas
+from hotdelta.compat.v1.restoring import find_meant_full, warn_of_deltas
 
 v1 = tf.compat.v1
 
@@ -35,6 +35,6 @@ def _read(checkpoint: str | Path) -> str:
     path = full_of(checkpoint)
     if path is None:
         return os.fspath(checkpoint)
-    find_full_point(path)
+    find_meant_full(path)
     warn_of_deltas(path)
     return path

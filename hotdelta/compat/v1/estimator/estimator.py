@@ -24,7 +24,7 @@ from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
 from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, to_settings, warm_start
-from hotdelta.compat.v1.restoring import find_full_point, find_point, highest_step
+from hotdelta.compat.v1.restoring import find_meant, find_meant_full, highest_step
 from hotdelta.compat.v1.save_schedule import given_twice
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import refuse_nested, to_directory
@@ -93,7 +93,7 @@ class Estimator:
     def get_variable_value(self, name: str) -> Any:
         """As of the newest full checkpoint. Raises ChainError when that is damaged."""
         path = self._existing_checkpoint(None)
-        find_full_point(path)
+        find_meant_full(path)
         return tf.train.load_variable(path, name)
 
     def train(
@@ -226,7 +226,7 @@ class Estimator:
         highest = highest_step(path)
         if highest is not None and highest < max_steps:
             return False
-        point = find_point(path)
+        point = find_meant(path)
         step = point.newest.step if point else int(tf.train.load_variable(path, "global_step"))
         return step >= max_steps
 
