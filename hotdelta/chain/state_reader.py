@@ -132,7 +132,7 @@ class StateReader:
             default=None,
         )
         value = self._last_value(key)
-        return rows or (value.type._replace(shape=value.type.shape[1:]) if value is not None else None)
+        return rows or (TensorType(value.type.dtype, value.type.shape[1:]) if value is not None else None)
 
     def newest_tensor(self, name: str) -> Array | None:
         """A tensor of the newest link; None when that does not have it."""
@@ -191,7 +191,7 @@ class StateReader:
         with _Files(self._limits.open_files) as files:
             for first in starts:
                 shape = (min(count, found.shape[0] - first), *found.shape[1:])
-                rows = _aligned(found._replace(shape=shape), dtype)
+                rows = _aligned(TensorType(found.dtype, shape), dtype)
                 if base is not None:
                     self._read_rows(files, base, rows, first)
                 self._write_pieces(files, pieces, rows, first)
