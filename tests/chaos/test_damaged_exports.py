@@ -21,7 +21,7 @@ from tests.loader.step_model import ROWS, SIGNATURE
 pytestmark = pytest.mark.I4
 
 SMALL_FILES = ("saved_model.pb", "fingerprint.pb", "variables/variables.index", METADATA_FILE)
-# The values, and what else TensorFlow saves of a model.
+# What else TensorFlow saves of a model, and the values.
 DATA_FILES = tuple(f"variables/variables.data-0000{shard}-of-00002" for shard in range(2))
 CI_FLIPS, SOAK_FLIPS = 1500, 100_000
 VALUE_FLIPS = 20
