@@ -7,6 +7,7 @@ only when its index holds our identity tensor (a tf.train.Saver writes model.ckp
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -54,25 +55,23 @@ def sweep(run_dir: Path, listing: Listing, disk: Disk) -> list[str]:
 
 def _find_leftovers(directory: Path, known_prefixes: Iterable[str]) -> tuple[list[Path], list[Path]]:
     """The data files that go first, and all other files that go."""
-    files = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
+    with os.scandir(directory) as entries:
+        # Names alone: a chain may have 80,000 of them, of which none is left over.
+        files = sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
     suffix = names.MANIFEST_SUFFIX
-    protected = {path.name.removesuffix(suffix) for path in files if path.name.endswith(suffix)}
+    protected = {name.removesuffix(suffix) for name in files if name.endswith(suffix)}
     protected.update(known_prefixes)
     groups: dict[str, list[Path]] = defaultdict(list)
-    for path in files:
-        if match := _BUNDLE_FILE.fullmatch(path.name):
-            groups[match["prefix"]].append(path)
-    orphans = [
-        path
-        for prefix, group in groups.items()
-        if prefix not in protected and _is_ours(directory, prefix)
-        for path in group
-    ]
+    for name in files:
+        match = _BUNDLE_FILE.fullmatch(name)
+        if match and match["prefix"] not in protected:
+            groups[match["prefix"]].append(directory / name)
+    orphans = [path for prefix, group in groups.items() if _is_ours(directory, prefix) for path in group]
     indexes = [path for path in orphans if path.suffix == ".index"]
     temporaries = [
-        path
-        for path in files
-        if _TEMPORARY.fullmatch(path.name) or _TENSORFLOW_TEMPORARY.fullmatch(path.name)
+        directory / name
+        for name in files
+        if _TEMPORARY.fullmatch(name) or _TENSORFLOW_TEMPORARY.fullmatch(name)
     ]
     return [path for path in orphans if path not in indexes], [*indexes, *temporaries]
 

@@ -160,7 +160,8 @@ class ChainTrainer:
         state = load_state(saved, variables, on_servers=self._on_servers)
         self._progress.resume(state.at_step(saved.newest.step), saved.newest.watermark)
         # Otherwise what is served now could not be exported: deltas of its schema would follow no full of it.
-        self._saves.is_full_wanted = any(item.schema != variables.schema.digest for item in saved.manifests)
+        schema = variables.schema.digest
+        self._saves.is_full_wanted = any(item.schema != schema for item in saved.manifests)
         return describe_resumed(saved, state)
 
     def rebind(
