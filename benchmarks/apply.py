@@ -35,9 +35,9 @@ from benchmarks.served_table import (
 from exporter import export_saved_model
 from hotdelta.chain import Kind, Manifest, Scanner
 from loader import Loader
-from loader.checks import Checks
-from loader.delta_files import DeltaFiles
-from loader.live_model import LiveModel
+from loader.checks.checks import Checks
+from loader.files.delta_in_memory import DeltaFiles
+from loader.model.live_model import LiveModel
 
 REPEATS = 7
 # Until then the history of what can be undone grows; afterwards its oldest entry goes with each new one.

@@ -25,9 +25,9 @@ from hotdelta.chain import (
     TensorLayout,
     directory_of,
     encode_identity,
-    names,
     new_state_id,
 )
+from hotdelta.chain.format import names
 
 Array = npt.NDArray[Any]
 

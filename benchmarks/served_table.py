@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from exporter import export_saved_model
-from hotdelta.chain import BundleReader, Kind, Manifest, Position, Scanner, directory_of, names
+from hotdelta.chain import BundleReader, Kind, Manifest, Position, Scanner, directory_of
+from hotdelta.chain.format import names
 from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
 from loader import Loader, LoaderSettings
 

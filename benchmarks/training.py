@@ -22,8 +22,8 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from benchmarks.report import Figure, peak_memory, print_report
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.history.scan import Scanner
 
 BATCH, IDS, COLUMNS = 256, 4, 16
 ZIPF_EXPONENT = 1.1

@@ -20,9 +20,9 @@ import numpy as np
 
 import hotdelta.compat.v1 as tf
 from benchmarks.report import Figure, print_report
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.scan import Scanner
-from hotdelta.compat.v1.open_chains import wait_for_writes
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.history.scan import Scanner
+from hotdelta.compat.v1.chain.open_chains import wait_for_writes
 
 ROWS, COLUMNS, BATCH, IDS = 1_000_000, 16, 1024, 4
 STEPS_IN_ROUND = 40

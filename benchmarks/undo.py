@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.report import Figure, print_report, seconds_of
 from benchmarks.served_table import COLUMNS, TableTrainer
 from hotdelta.chain import Manifest
-from loader.delta_files import DeltaFiles
-from loader.live_model import LiveModel
+from loader.files.delta_in_memory import DeltaFiles
+from loader.model.live_model import LiveModel
 
 REPEATS = 9
 SHARE = 100

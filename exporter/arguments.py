@@ -6,7 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
-from hotdelta.chain.position import Position
+from hotdelta.chain.format.position import Position
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.given_directory import to_directory
 from hotdelta.signatures import MAX_EXPORT_VERSION

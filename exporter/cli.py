@@ -16,8 +16,8 @@ from pathlib import Path
 from types import FrameType
 
 from exporter.arguments import in_flags, make_parser
-from exporter.unfinished import remove_unfinished
-from hotdelta.chain.scan import Scanner
+from exporter.version_directory import remove_unfinished
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.given_directory import refuse_nested
 from hotdelta.quiet_import import quiet_import

@@ -14,24 +14,23 @@ from typing import Any
 import tensorflow as tf
 
 from exporter.fingerprint import Fingerprints
-from exporter.incremental_signatures import IncrementalSignatures, Staging
-from exporter.input_names import name_inputs
-from exporter.live_model import FullSignatures, LiveModel
-from exporter.metadata import ExportMetadata, write_metadata
+from exporter.graph.input_names import name_inputs
+from exporter.graph.variable_uses import make_servable, table_lookups
+from exporter.proof import expect, verify_export
+from exporter.signatures.incremental import IncrementalSignatures, Staging
+from exporter.signatures.variables import ExportedVariables, FullSignatures
 from exporter.sources import Source, source_of
-from exporter.unfinished import unfinished
 from exporter.value_files import write_values
-from exporter.variable_uses import make_servable, table_lookups
-from exporter.verification import expect, verify_export
-from exporter.version_directory import make_directory, new_version, publish, temporary_for
-from hotdelta.chain.position import Position
-from hotdelta.chain.schema import Schema
+from exporter.version_directory import make_directory, new_version, publish, temporary_for, unfinished
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.format.schema import Schema
 from hotdelta.errors import CommitError, ConfigurationError, DamagedError
+from hotdelta.export_metadata import ExportMetadata, write_metadata
 from hotdelta.given_directory import refuse_nested, to_directory
 from hotdelta.logs import event, quiet_tensorflow
 from hotdelta.tensorflow_internals import renew_fingerprint
-from hotdelta.train.serving_module import ServingModule
-from hotdelta.train.serving_trace import Signature
+from hotdelta.train.serving.module import ServingModule
+from hotdelta.train.serving.trace import Signature
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ def export_saved_model(
     """Export a Keras model, a tf.Module or the newest state in a checkpoint directory to `export_dir/<version>/`.
 
     The export can load fulls; with `save_incr_model` deltas too. `position` chooses another state of a checkpoint
-    directory. `signatures`: of a model, as hotdelta.keras.serving_graph.trace_keras_model takes them (a tf.Module
+    directory. `signatures`: of a model, as hotdelta.keras.serving.graph.trace_keras_model takes them (a tf.Module
     needs them: tf.functions with an input_signature); of a checkpoint directory, the names of those to keep. `tables`
     are the keys of a tf.Module's tables. `allow_whole_table_reads` names tables that a prediction may read whole.
 
@@ -146,7 +145,8 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
         schema=source.schema,
         signatures={name: signature.spec for name, signature in source.module.signatures.items()},
         is_incremental=options.save_incr_model,
-        exported=source.exported,
+        node=source.exported.node if source.exported else None,
+        step=source.step,
         lookups=table_lookups(source.module, source.schema),
     )
     write_metadata(directory, metadata)
@@ -154,7 +154,9 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
     verify_export(directory, source.schema, expected)
 
 
-def _save(source: Source, root: LiveModel, directory: Path, functions: Mapping[str, Any]) -> Fingerprints:
+def _save(
+    source: Source, root: ExportedVariables, directory: Path, functions: Mapping[str, Any]
+) -> Fingerprints:
     """What was saved. Values of a chain are never in memory; a model that is there is saved from its own."""
     if source.state is None:
         saved = source.fingerprint_live()
@@ -182,9 +184,9 @@ def _told_as_commit_error(target: Path) -> Iterator[None]:
 
 def build_graph(
     module: ServingModule, schema: Schema, *, is_incremental: bool
-) -> tuple[LiveModel, Mapping[str, Signature]]:
+) -> tuple[ExportedVariables, Mapping[str, Signature]]:
     """The root to save and all signatures of the export."""
-    live = LiveModel(module, schema)
+    live = ExportedVariables(module, schema)
     if not is_incremental:
         return live, {**module.signatures, **FullSignatures(live, schema).traced()}
     staging = Staging(schema)

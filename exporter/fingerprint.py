@@ -12,8 +12,8 @@ import numpy.typing as npt
 import tensorflow as tf
 from blake3 import blake3
 
-from hotdelta.chain.bundle_reader import itemsize
-from hotdelta.chain.schema import VariableSpec
+from hotdelta.chain.bundle.reader import itemsize
+from hotdelta.chain.format.schema import VariableSpec
 
 # Not more: what TensorFlow allocates for a part, malloc keeps, in each of its threads.
 CHUNK_BYTES = 4 * 1024 * 1024

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta import signatures as contract
-from hotdelta.chain.schema import SignatureSpec
+from hotdelta.chain.format.schema import SignatureSpec
 from hotdelta.errors import ApplyError
 from hotdelta.signature_calls import PREDICT_POOL, Call, make_call, require_names
 

@@ -12,19 +12,18 @@ from typing import Any
 import tensorflow as tf
 
 from exporter.fingerprint import Fingerprints, fingerprint, value_slices
-from exporter.live_model import empty_variable
-from hotdelta.chain import names
-from hotdelta.chain.identity import IDENTITY_LENGTH, encode_identity
-from hotdelta.chain.manifest import Manifest
-from hotdelta.chain.position import Position
-from hotdelta.chain.schema import Schema
-from hotdelta.chain.state import ChainState, find_state
+from exporter.signatures.variables import empty_variable
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import Manifest
+from hotdelta.chain.format.position import IDENTITY_LENGTH, Position, encode_identity
+from hotdelta.chain.format.schema import Schema
+from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
-from hotdelta.train.id_rules import module_id_rules
-from hotdelta.train.module_keys import module_keys, module_resources, refuse_keras_2
-from hotdelta.train.serving_files import load_schema, load_serving_graph
-from hotdelta.train.serving_module import ServingModule, trace_module
+from hotdelta.train.model.id_rules import module_id_rules
+from hotdelta.train.model.module_keys import module_keys, module_resources, refuse_keras_2
+from hotdelta.train.serving.files import load_schema, load_serving_graph
+from hotdelta.train.serving.module import ServingModule, trace_module
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +173,8 @@ def _is_keras_model(subject: Any) -> bool:
 
 
 def _of_keras_model(model: Any, signatures: Mapping[str, Any] | None, more_tables: Collection[str]) -> Source:
-    from hotdelta.keras import serving_graph, structure
+    from hotdelta.keras.model import structure
+    from hotdelta.keras.serving import graph as serving_graph
 
     keys = {id(item.variable): item.key for item in structure.model_variables(model)}
     _refuse_unknown(more_tables, keys)

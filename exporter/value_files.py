@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, fingerprint
-from exporter.live_model import checkpoint_key
 from exporter.progress import Progress
-from hotdelta.chain import names
-from hotdelta.chain.bundle import BundleWriter, PreparedBundle, TensorLayout
-from hotdelta.chain.bundle_index import BundleIndex, encode_index, read_index
+from exporter.signatures.variables import checkpoint_key
+from hotdelta.chain.bundle.index import BundleIndex, encode_index, read_index
+from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk, write_durably
-from hotdelta.chain.schema import Schema
-from hotdelta.chain.state import ChainState
-from hotdelta.chain.state_reader import StateReader
+from hotdelta.chain.format import names
+from hotdelta.chain.format.schema import Schema
+from hotdelta.chain.history.state import ChainState
+from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.write_failure import translated
 
 # How much of the chain is in memory at a time.

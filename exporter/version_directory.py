@@ -11,14 +11,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from exporter.unfinished import unfinished
 from hotdelta.chain.disk import Disk
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.signatures import MAX_EXPORT_VERSION
-from hotdelta.train.serving_files import publish_directory
+from hotdelta.train.serving.files import publish_directory
 
 logger = logging.getLogger(__name__)
+
+_directories: set[Path] = set()
+
+
+@contextmanager
+def unfinished(directory: Path) -> Iterator[Path]:
+    """Gone when the block ends, unless it was renamed in it."""
+    _directories.add(directory)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        _directories.discard(directory)
+
+
+def remove_unfinished() -> None:
+    """For a process that leaves at once, without the ends of its blocks."""
+    for directory in _directories:
+        shutil.rmtree(directory, ignore_errors=True)
+
 
 _TEMPORARY_PREFIX = ".tmp-export-"
 _LOCK_FILE = ".exporter.lock"

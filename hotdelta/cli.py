@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hotdelta import operator_orders
 from hotdelta.chain import Kind, Listing, Manifest, Scanner, plan, verify
-from hotdelta.chain.signing import trusted_listing
+from hotdelta.chain.history.signing import trusted_listing
 from hotdelta.check_progress import CheckProgress
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HotdeltaError
 from hotdelta.given_directory import to_directory

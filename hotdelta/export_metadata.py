@@ -1,18 +1,18 @@
-"""Reads what an export says about itself, before anything of it is loaded."""
+"""`assets.extra/hotdelta.json`: what an export says of itself. Written by exporter, read before anything is loaded."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, Schema, SignatureSpec
-from hotdelta.chain.digest import digest_bytes
-from hotdelta.chain.verification import open_plainly
+from hotdelta.chain.bundle.digest import digest_bytes
+from hotdelta.chain.history.verification import open_plainly
 from hotdelta.errors import ApplyError, HotdeltaError
 
 MAX_METADATA_BYTES = 64 * 2**20
@@ -34,6 +34,41 @@ class ExportMetadata:
     step: int
     files: Mapping[str, str] = field(default_factory=dict)
     lookups: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        document = self._document()
+        document["digest"] = digest_bytes(json.dumps(document, sort_keys=True).encode())
+        return json.dumps(document, indent=1).encode() + b"\n"
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "metadata_version": contract.METADATA_VERSION,
+            "model_name": self.model_name,
+            "save_incr_model": self.is_incremental,
+            "position": str(self.node.position) if self.node else None,
+            "state_id": self.node.state_id if self.node else None,
+            "step": self.step if self.node else None,
+            "signatures": sorted(self.signatures),
+            # Beside the schema: one that a trainer wrote without knowing the serving graph has no signatures.
+            "served": json.loads(Schema((), self.signatures, {}).to_json()),
+            "lookups": dict(sorted(self.lookups.items())),
+            "schema_digest": self.schema.digest,
+            "schema": json.loads(self.schema.to_json()),
+            "files": dict(self.files),
+        }
+
+
+def write_metadata(directory: Path, metadata: ExportMetadata) -> None:
+    """With the digests of the files that are there already."""
+    path = directory / contract.METADATA_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(replace(metadata, files=_digest_files(directory)).to_json())
+
+
+def _digest_files(directory: Path) -> dict[str, str]:
+    """Of all but the values, which TensorFlow checks itself when it reads them. Nothing checks the graph."""
+    paths = (path for path in sorted(directory.rglob("*")) if path.is_file() and ".data-" not in path.name)
+    return {str(path.relative_to(directory)): digest_bytes(path.read_bytes()) for path in paths}
 
 
 def require_files(directory: Path, metadata: ExportMetadata) -> None:

@@ -17,7 +17,7 @@ staged_preimage()             the present values of exactly what the staged upda
 apply_staged()                copy the staged update into the live variables and empty the staging variables.
                               Memory only; all it checks is that something is staged and its parent is live.
 discard_staged()              empty the staging variables.
-identity()                    what the live variables hold: `identity` (int64[8], see hotdelta.chain.identity;
+identity()                    what the live variables hold: `identity` (int64[8], see hotdelta.chain.format.position;
                               all zero when the export was made from a model in memory) and `step` (int64).
 
 All but restore_full and identity exist only in an export made with save_incr_model. `prefix` is a string of shape

@@ -4,12 +4,12 @@
 """
 
 from hotdelta.sanity_limits import SanityLimits, SanitySettings
-from loader.checks import Checks
+from loader.checks.checks import Checks
+from loader.exports.static_loader import StaticLoader
 from loader.lag import Lag
 from loader.loader import Clocks, Loader
-from loader.served import Version
+from loader.model.served import Version
 from loader.settings import LoaderSettings
-from loader.static_loader import StaticLoader
 from loader.status import LoaderStatus, Quarantined, State
 
 __all__ = [

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hotdelta.chain import Manifest, Position, directory_of, names
+from hotdelta.chain import Manifest, Position, directory_of
+from hotdelta.chain.format import names
 from hotdelta.logs import event
 
 logger = logging.getLogger(__name__)

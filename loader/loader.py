@@ -10,28 +10,28 @@ from typing import Any
 import numpy.typing as npt
 
 from hotdelta.chain import Node, Position, Scanner, SignatureSpec, SigningKey
-from loader.applier import FollowLimits
-from loader.broken_links import BrokenLinks
-from loader.chain_view import ChainView
-from loader.checks import Checks
-from loader.commands import CommandQueue
-from loader.commit_files import verify_files
-from loader.export_swap import ExportSwap
-from loader.follower import Follower
-from loader.gate import Gate
-from loader.kept_statistics import KeptStatistics, read_statistics
-from loader.lag_report import LagReport
-from loader.operator_desk import OperatorDesk
-from loader.order_book import OrderBook
-from loader.private_copy import PrivateCopies
-from loader.sanity_gate import SanityGate
-from loader.served import Serving, Version
+from loader.checks.checks import Checks
+from loader.checks.kept_statistics import KeptStatistics, read_statistics
+from loader.checks.sanity_gate import SanityGate
+from loader.exports.swap import ExportSwap
+from loader.files.commit_files import verify_files
+from loader.files.private_copy import PrivateCopies
+from loader.follow.applier import FollowLimits
+from loader.follow.broken_links import BrokenLinks
+from loader.follow.chain_view import ChainView
+from loader.follow.follower import Follower
+from loader.follow.lag_report import LagReport
+from loader.follow.wake import Wake
+from loader.follow.watch import make_watch
+from loader.model.gate import Gate
+from loader.model.served import Serving, Version
+from loader.orders.commands import CommandQueue
+from loader.orders.operator_desk import OperatorDesk
+from loader.orders.order_book import OrderBook
+from loader.orders.state_directory import StateDirectory
 from loader.settings import LoaderSettings
-from loader.state_directory import StateDirectory
 from loader.status import LoaderStatus
 from loader.updater import Updater
-from loader.wake import Wake
-from loader.watch import make_watch
 
 Array = npt.NDArray[Any]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from hotdelta.chain import Position, Refused
 from hotdelta.logs import event
-from loader.chain_view import ChainView
-from loader.lag_report import LagReport
-from loader.served import Serving
+from loader.follow.chain_view import ChainView
+from loader.follow.lag_report import LagReport
+from loader.model.served import Serving
+from loader.model.undo_history import UndoHistory
 from loader.status import Condition, Quarantined, RefusedManifest, State
-from loader.undo_history import UndoHistory
 
 logger = logging.getLogger(__name__)
 

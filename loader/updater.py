@@ -10,16 +10,16 @@ from typing import TypeVar
 from hotdelta.chain import Plan, RestoreFull
 from hotdelta.errors import ApplyError, HotdeltaError
 from hotdelta.logs import event
-from loader.chain_view import ChainView
-from loader.commands import CommandQueue
-from loader.export_swap import ExportSwap
-from loader.follower import Follower
-from loader.lag_report import LagReport
+from loader.exports.swap import ExportSwap
+from loader.follow.chain_view import ChainView
+from loader.follow.follower import Follower
+from loader.follow.lag_report import LagReport
+from loader.follow.wake import Look, Wake
+from loader.follow.watch import Watch
+from loader.model.served import Served, Serving
 from loader.observation import Observation, Observed
-from loader.served import Served, Serving
+from loader.orders.commands import CommandQueue
 from loader.status import Condition, State
-from loader.wake import Look, Wake
-from loader.watch import Watch
 
 logger = logging.getLogger(__name__)
 

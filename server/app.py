@@ -18,17 +18,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import hotdelta
 from hotdelta.chain import Position
 from hotdelta.errors import HotdeltaError
-from server import error_responses
-from server.admin_routes import admin_router
-from server.admin_tokens import AdminTokens
-from server.batching import Batcher
-from server.connection_limits import BufferedBytes, ConnectionLimits
-from server.openapi import describe
-from server.position_wait import PositionWait
-from server.predict_route import PredictRoute
+from server.admin.routes import admin_router
+from server.admin.tokens import AdminTokens
+from server.http import error_responses
+from server.http.connection_limits import BufferedBytes, ConnectionLimits
+from server.http.openapi import describe
+from server.predict.batching import Batcher
+from server.predict.position_wait import PositionWait
+from server.predict.route import PredictRoute
 from server.served_model import ServedModel
 from server.settings import Settings
-from server.status_routes import status_router
+from server.status.routes import status_router
 
 _PREDICT = "/predict"
 _REST_SECONDS = 5.0

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: Settings) -> int:
-    from server.listening import bind, run
+    from server.http.listening import bind, run
 
     # Before the seconds that TensorFlow takes to import: a port that is taken should be heard of at once.
     listener = bind(settings.host, settings.port)

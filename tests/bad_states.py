@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hotdelta.chain import Kind, Manifest, Scanner, directory_of, names
-from hotdelta.chain.bundle_index import BundleIndex, encode_index, read_index
-from hotdelta.chain.digest import digest_bytes, masked_crc32c
+from hotdelta.chain import Kind, Manifest, Scanner, directory_of
+from hotdelta.chain.bundle.digest import digest_bytes, masked_crc32c
+from hotdelta.chain.bundle.index import BundleIndex, encode_index, read_index
+from hotdelta.chain.format import names
 
 BAD_VALUE = 4096.0
 PLANTED = "model.ckpt-900"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.chain.manifest import Kind, Manifest
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format.manifest import Kind, Manifest
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Scanner
+from hotdelta.chain.history.verification import directory_of
 
 Values = dict[str, bytes]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
+from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
 from tests.signing_keys import KEY
 
 # As in the profile that hypothesis has for CI: an example that a busy machine runs or draws slowly is no failure.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
+from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
 
 KEY = b"k" * 32
 

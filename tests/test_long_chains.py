@@ -11,7 +11,8 @@ import tensorflow as tf
 import hotdelta.io as hio
 from benchmarks.lengthened_chain import lengthen
 from exporter import export_saved_model
-from hotdelta.chain import BundleReader, Scanner, names
+from hotdelta.chain import BundleReader, Scanner
+from hotdelta.chain.format import names
 from hotdelta.export_metadata import read_metadata
 from tests.chain.open_files import files_that_may_be_opened
 from tests.loader.step_model import StepModel, Trainer

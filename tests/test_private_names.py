@@ -264,11 +264,14 @@ WATCHDOG = {
 TABLES = {
     "hotdelta.keras_internals": KERAS,
     "hotdelta.tensorflow_internals": TENSORFLOW,
-    "server.uvicorn_internals": UVICORN,
-    "loader.watchdog_internals": WATCHDOG,
+    "server.http.uvicorn_internals": UVICORN,
+    "loader.follow.watchdog_internals": WATCHDOG,
 }
 # They are subclasses of, or called by, what comes from an adapter, and work with its names.
-WORKS_WITH = {"server.uvicorn_internals": "server.http_protocol", "loader.watchdog_internals": "loader.watch"}
+WORKS_WITH = {
+    "server.http.uvicorn_internals": "server.http.protocol",
+    "loader.follow.watchdog_internals": "loader.follow.watch",
+}
 # Not private by their spelling, and still of Keras alone: nobody else may call an attribute so.
 UNMISTAKABLE = frozenset(
     {"train_function", "make_train_function", "test_function", "make_test_function", "predict_function"}

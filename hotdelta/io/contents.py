@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hotdelta.chain.scan import Listing
-from hotdelta.chain.state import peek_state
+from hotdelta.chain.history.scan import Listing
+from hotdelta.chain.history.state import peek_state
 from hotdelta.errors import ChainError
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.variable_class import format_variables

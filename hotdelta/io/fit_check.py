@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hotdelta.errors import ModelMismatchError
 from hotdelta.io.variable_class import VariableInfo, show_shape
-from hotdelta.train.id_rules import REMEDY
+from hotdelta.train.model.id_rules import REMEDY
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from hotdelta.given_directory import to_directory
 from hotdelta.io.model_state import is_session
 from hotdelta.io.own_calls import called_our_way
 from hotdelta.io.pruning import pruned_signature
-from hotdelta.train.row_values import Array
-from hotdelta.train.serving_trace import DEFAULT_SIGNATURE
+from hotdelta.train.serving.trace import DEFAULT_SIGNATURE
+from hotdelta.train.tables.row_values import Array
 
 SERVE = "serve"
 

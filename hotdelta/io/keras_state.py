@@ -8,18 +8,18 @@ from typing import Any
 
 import keras
 
-from hotdelta.chain.schema import Schema
+from hotdelta.chain.format.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState, hold, hold_optimizer, step_of
 from hotdelta.io.variable_class import VariableClass
 from hotdelta.keras.constants import compute_again
-from hotdelta.keras.id_rules import model_id_rules
-from hotdelta.keras.other_optimizers import find_other_optimizers
-from hotdelta.keras.serving_graph import table_keys, trace_keras_model
-from hotdelta.keras.structure import model_variables
+from hotdelta.keras.model.id_rules import model_id_rules
+from hotdelta.keras.model.other_optimizers import find_other_optimizers
+from hotdelta.keras.model.structure import model_variables
+from hotdelta.keras.serving.graph import table_keys, trace_keras_model
 from hotdelta.keras_internals import value_of
-from hotdelta.train.optimizer_slots import KeyedVariable, numbered, raw
-from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.model.optimizer_slots import KeyedVariable, numbered, raw
+from hotdelta.train.serving.module import ServingModule
 
 METRICS = "metrics"
 

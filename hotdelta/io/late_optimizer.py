@@ -11,10 +11,10 @@ import keras
 from hotdelta.io.fit_check import compare, refuse_misfit
 from hotdelta.io.keras_state import keras_state, optimizer_of
 from hotdelta.io.saved_state import SavedState
-from hotdelta.keras.other_optimizers import build_saved_optimizers
-from hotdelta.keras.structure import model_variables
+from hotdelta.keras.model.other_optimizers import build_saved_optimizers
+from hotdelta.keras.model.structure import model_variables
 from hotdelta.logs import event
-from hotdelta.train.optimizer_slots import OPTIMIZER
+from hotdelta.train.model.optimizer_slots import OPTIMIZER
 
 logger = logging.getLogger(__name__)
 

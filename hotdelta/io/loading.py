@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain.position import Position
+from hotdelta.chain.format.position import Position
 from hotdelta.given_directory import to_directory
 from hotdelta.io.fit_check import Fit, compare, refuse_misfit
 from hotdelta.io.late_optimizer import apply_when_compiled, build_unknown, find_waiting, forget_waiting
@@ -18,7 +18,7 @@ from hotdelta.io.saved_position import find_saved
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.selection import Predicate, select
 from hotdelta.logs import event
-from hotdelta.train.id_rules import find_other_rules, from_document
+from hotdelta.train.model.id_rules import find_other_rules, from_document
 
 logger = logging.getLogger(__name__)
 

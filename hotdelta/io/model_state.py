@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.chain.manifest import TableRecord, Tracking
-from hotdelta.chain.schema import Schema
+from hotdelta.chain.format.manifest import TableRecord, Tracking
+from hotdelta.chain.format.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 from hotdelta.keras_internals import is_keras_variable, strategy_of
 from hotdelta.tensorflow_internals import PartitionedVariable, is_in_tensorflow_2
-from hotdelta.train.id_rules import IdRule, module_id_rules
-from hotdelta.train.module_keys import given_variables, module_variables, name_unsaved_optimizers
-from hotdelta.train.optimizer_slots import KeyedVariable, raw
-from hotdelta.train.row_values import Array, read_whole, write_whole
-from hotdelta.train.serving_module import ServingModule
-from hotdelta.train.shard_slots import optimizer_state
-from hotdelta.train.sharded import is_trainable, parts_of
-from hotdelta.train.variables import refuse_duplicate_keys
+from hotdelta.train.model.id_rules import IdRule, module_id_rules
+from hotdelta.train.model.module_keys import given_variables, module_variables, name_unsaved_optimizers
+from hotdelta.train.model.optimizer_slots import KeyedVariable, raw
+from hotdelta.train.model.shard_slots import optimizer_state
+from hotdelta.train.model.variables import refuse_duplicate_keys
+from hotdelta.train.serving.module import ServingModule
+from hotdelta.train.tables.row_values import Array, read_whole, write_whole
+from hotdelta.train.tables.sharded import is_trainable, parts_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from hotdelta.chain import names
-from hotdelta.chain.bundle import BundleWriter, PreparedBundle, TensorLayout
-from hotdelta.chain.commit import commit
+from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.manifest import HighestStep, Kind, Manifest
-from hotdelta.chain.position import Node
-from hotdelta.chain.signing import SigningKey
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import HighestStep, Kind, Manifest
+from hotdelta.chain.format.position import Node
+from hotdelta.chain.history.signing import SigningKey
+from hotdelta.chain.store.commit import commit
 from hotdelta.io.model_state import HeldVariable
 from hotdelta.io.served_part import ServedPart
-from hotdelta.train.delta_files import SHARD_ROLES, shard_of, state_tensors
-from hotdelta.train.id_rules import SavedIdRule
-from hotdelta.train.row_values import Array
-from hotdelta.train.trainer_state import TrainerState
+from hotdelta.train.model.id_rules import SavedIdRule
+from hotdelta.train.resume.trainer_state import TrainerState
+from hotdelta.train.save.delta_bundle import SHARD_ROLES, shard_of, state_tensors
+from hotdelta.train.tables.row_values import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.subgraph import Subgraph
-from hotdelta.keras.serving_graph import output_names, trace_keras_model
-from hotdelta.keras.serving_inputs import inputs_of
+from hotdelta.keras.serving.graph import output_names, trace_keras_model
+from hotdelta.keras.serving.inputs import inputs_of
 from hotdelta.keras_internals import origin_of
-from hotdelta.train.module_keys import refuse_keras_2
-from hotdelta.train.serving_trace import DEFAULT_SIGNATURE, Signature
+from hotdelta.train.model.module_keys import refuse_keras_2
+from hotdelta.train.serving.trace import DEFAULT_SIGNATURE, Signature
 
 
 def pruned_signature(model: Any, feeds: Sequence[str], targets: Sequence[Any]) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hotdelta.chain import names
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Listing, Scanner
-from hotdelta.chain.signing import trusted_listing
-from hotdelta.chain.state import ChainState, find_state
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Listing, Scanner
+from hotdelta.chain.history.signing import trusted_listing
+from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.errors import ConfigurationError
 
 

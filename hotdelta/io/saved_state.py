@@ -9,12 +9,12 @@ import json
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
-from hotdelta.chain import names
-from hotdelta.chain.manifest import TableRecord
-from hotdelta.chain.slot_key import is_slot_key
-from hotdelta.chain.state import ChainState
-from hotdelta.chain.state_index import TensorType
-from hotdelta.chain.state_reader import Array, StateReader
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import TableRecord
+from hotdelta.chain.format.slot_key import is_slot_key
+from hotdelta.chain.history.state import ChainState
+from hotdelta.chain.history.state_index import TensorType
+from hotdelta.chain.history.state_reader import Array, StateReader
 from hotdelta.errors import ManifestError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 

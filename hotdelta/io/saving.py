@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import names
-from hotdelta.chain.bundle_index import DTYPE_NUMBERS
+from hotdelta.chain.bundle.index import DTYPE_NUMBERS
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.lock import TrainerLock, claim_run
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.position import Node, Position, new_state_id
-from hotdelta.chain.retention import sweep
-from hotdelta.chain.scan import Listing, Scanner
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.format.position import Node, Position, new_state_id
+from hotdelta.chain.history.scan import Listing, Scanner
+from hotdelta.chain.history.verification import directory_of
+from hotdelta.chain.store.lock import TrainerLock, claim_run
+from hotdelta.chain.store.retention import sweep
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
@@ -26,7 +26,7 @@ from hotdelta.io.saved_position import named_prefix
 from hotdelta.io.selection import Predicate, select
 from hotdelta.io.served_part import find_served
 from hotdelta.logs import event
-from hotdelta.train.serving_files import save_schema, save_serving_graph
+from hotdelta.train.serving.files import save_schema, save_serving_graph
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState
 from hotdelta.io.variable_class import VariableInfo
-from hotdelta.train.optimizer_slots import is_variable
+from hotdelta.train.model.optimizer_slots import is_variable
 
 Predicate = Callable[[VariableInfo], bool]
 

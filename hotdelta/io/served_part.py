@@ -6,12 +6,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotdelta.chain import names
-from hotdelta.chain.schema import Schema, VariableSpec
+from hotdelta.chain.format import names
+from hotdelta.chain.format.schema import Schema, VariableSpec
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState
 from hotdelta.logs import event
-from hotdelta.train.serving_module import ServingModule
+from hotdelta.train.serving.module import ServingModule
 
 logger = logging.getLogger(__name__)
 

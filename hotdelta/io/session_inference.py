@@ -9,13 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from exporter.export import ExportOptions
-from hotdelta.compat.v1.graph_export import GraphSignature, export_session
-from hotdelta.compat.v1.saved_variables import find_saved_variables, split_strings
-from hotdelta.compat.v1.serving_rewrite import refuse_updates
+from hotdelta.compat.v1.graph.saved_variables import find_saved_variables, split_strings
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_session
+from hotdelta.compat.v1.serving.rewrite import refuse_updates
 from hotdelta.errors import ConfigurationError
-from hotdelta.io.raw_session import raw_session
+from hotdelta.io.session_state import raw_session
 from hotdelta.io.subgraph import needed_operations
-from hotdelta.train.serving_trace import DEFAULT_SIGNATURE
+from hotdelta.train.serving.trace import DEFAULT_SIGNATURE
 
 
 def save_session(

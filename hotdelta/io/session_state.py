@@ -10,18 +10,31 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.chain.manifest import TableRecord, Tracking
-from hotdelta.compat.v1.graph_writers import find_uses
-from hotdelta.compat.v1.lookup_strategy import find_strategy
-from hotdelta.compat.v1.saved_variables import Part, SavedVariable, find_saved_variables, split_strings
-from hotdelta.compat.v1.served_variables import served_variables, slot_owner
-from hotdelta.compat.v1.training_graph import training_graph_of
+from hotdelta.chain.format.manifest import TableRecord, Tracking
+from hotdelta.compat.v1.graph.lookup_strategy import find_strategy
+from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, find_saved_variables, split_strings
+from hotdelta.compat.v1.graph.served_variables import served_variables, slot_owner
+from hotdelta.compat.v1.graph.writers import find_uses
+from hotdelta.compat.v1.recording.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.model_state import HeldVariable, ModelState
-from hotdelta.io.raw_session import raw_session
 from hotdelta.io.saved_state import row_layout
 from hotdelta.io.variable_class import VariableClass, VariableInfo
-from hotdelta.train.row_values import Array
+from hotdelta.tensorflow_internals import session_below
+from hotdelta.train.tables.row_values import Array
+
+
+def raw_session(session: Any) -> Any:
+    """Its hooks do not run when variables are read and written: one that saves would save a half-loaded model.
+
+    Raises ConfigurationError when the MonitoredSession has ended.
+    """
+    raw = session_below(session)
+    if raw is None:
+        raise ConfigurationError(
+            "the MonitoredSession has ended", hint="save and load inside of its with block"
+        )
+    return raw
 
 
 def session_state(session: Any) -> ModelState:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.train.serving_trace import Signature
+from hotdelta.train.serving.trace import Signature
 
 
 class Subgraph:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hotdelta.chain.bundle_reader import itemsize
+from hotdelta.chain.bundle.reader import itemsize
 from hotdelta.logs import counted
 
 

@@ -6,25 +6,35 @@ import gc
 import inspect
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from hotdelta.errors import ConfigurationError
+from hotdelta.chain.history.state import peek_state
+from hotdelta.chain.history.state_reader import StateReader
+from hotdelta.errors import ChainError, ConfigurationError
 from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
 from hotdelta.keras.constants import compute_again
 from hotdelta.keras.fit_hooks import is_in_fit
-from hotdelta.keras.id_rules import RuleWatch, model_id_rules
-from hotdelta.keras.saved_keys import peek_keys
+from hotdelta.keras.model.id_rules import RuleWatch, model_id_rules
 from hotdelta.keras_internals import training_function
 from hotdelta.logs import event
-from hotdelta.train.trackers import warn_of_comparing
-from hotdelta.train.writer import ChainTrainer
-from hotdelta.train.writer_options import Resumed
+from hotdelta.train.resume.loading import Resumed
+from hotdelta.train.rows.trackers import warn_of_comparing
+from hotdelta.train.save.chain_trainer import ChainTrainer
 
 logger = logging.getLogger(__name__)
+
+
+def peek_keys(run_dir: Path) -> Collection[str] | None:
+    """The keys of the newest position. None when there is none, or it cannot be read: resuming says so."""
+    try:
+        state = peek_state(run_dir)
+        return StateReader(state.newest_alone()).newest_keys() if state is not None else None
+    except ChainError:
+        return None
 
 
 def no_function() -> None:

@@ -10,26 +10,30 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.schema import Schema
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.format.schema import Schema
+from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.first_batch import is_built
 from hotdelta.keras.fit_hooks import remake_train_function
-from hotdelta.keras.held_state import HeldState
-from hotdelta.keras.id_rules import model_id_rules
-from hotdelta.keras.other_optimizers import OtherOptimizers, build_saved_optimizers, find_other_optimizers
-from hotdelta.keras.row_wise import RowWise
-from hotdelta.keras.serving_graph import table_keys, trace_keras_model, trace_signatures
-from hotdelta.keras.structure import model_variables
+from hotdelta.keras.model.held_state import HeldState
+from hotdelta.keras.model.id_rules import model_id_rules
+from hotdelta.keras.model.other_optimizers import (
+    OtherOptimizers,
+    build_saved_optimizers,
+    find_other_optimizers,
+)
+from hotdelta.keras.model.structure import model_variables
+from hotdelta.keras.optimizers.row_wise import RowWise
+from hotdelta.keras.serving.graph import table_keys, trace_keras_model, trace_signatures
 from hotdelta.keras_internals import TRAINING_FUNCTIONS, step_counter_of, trained_by
 from hotdelta.tensorflow_internals import is_traced_function
-from hotdelta.train.assembly import Recorders, assemble, choose_recorders, find_table_keys
-from hotdelta.train.id_rules import IdRule
-from hotdelta.train.optimizer_slots import innermost, optimizer_variables, raw
-from hotdelta.train.replicas import refuse_other_scope, refuse_strategy
-from hotdelta.train.serving_files import save_serving_graph
-from hotdelta.train.variables import ModelVariables, Table
+from hotdelta.train.model.assembly import Recorders, assemble, choose_recorders, find_table_keys
+from hotdelta.train.model.id_rules import IdRule
+from hotdelta.train.model.optimizer_slots import innermost, optimizer_variables, raw
+from hotdelta.train.model.variables import ModelVariables, Table
+from hotdelta.train.serving.files import save_serving_graph
+from hotdelta.train.tables.replicas import refuse_other_scope, refuse_strategy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,22 @@ from typing import Any, Self
 
 import keras
 
-from hotdelta.chain.manifest import Tracking
-from hotdelta.chain.position import Position
+from hotdelta.chain.format.manifest import Tracking
+from hotdelta.chain.format.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.keras import first_batch, fit_hooks, held_directories
 from hotdelta.keras.attachment import Attachment
 from hotdelta.keras.binding import BindingOptions, ModelBinding
 from hotdelta.logs import event
-from hotdelta.train.assembly import as_tuple
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
-from hotdelta.train.job import Job
-from hotdelta.train.module_keys import refuse_keras_2
-from hotdelta.train.schedule import SaveEvery
+from hotdelta.train.jobs.job import Job
+from hotdelta.train.model.assembly import as_tuple
+from hotdelta.train.model.module_keys import refuse_keras_2
+from hotdelta.train.resume.loading import Resumed
+from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.options import WriterOptions, WriterStatus
+from hotdelta.train.save.schedule import SaveEvery
 from hotdelta.train.termination import TerminationSignal, in_flight
-from hotdelta.train.writer import ChainTrainer
-from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
 
 logger = logging.getLogger(__name__)
 

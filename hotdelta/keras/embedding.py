@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras_internals import low_rank_of, table_of, value_of
-from hotdelta.train.replicas import local
+from hotdelta.train.tables.replicas import local
 
 
 @keras.saving.register_keras_serializable(package="hotdelta")

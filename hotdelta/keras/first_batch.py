@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras import fit_hooks
-from hotdelta.keras.serving_inputs import remember_call
+from hotdelta.keras.serving.inputs import remember_call
 from hotdelta.keras_internals import ONE_STEP, all_layers
 from hotdelta.tensorflow_internals import trace_once
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
-from hotdelta.train.schedule import SaveAtSteps, SaveEvery
-from hotdelta.train.writer_options import WriterOptions
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveAtSteps, SaveEvery
 
 
 @dataclass(frozen=True, slots=True)

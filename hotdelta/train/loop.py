@@ -13,12 +13,11 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from hotdelta.chain.position import Position
+from hotdelta.chain.format.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import counted, event
-from hotdelta.train.assembly import assemble, choose_recorders, find_table_keys
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
-from hotdelta.train.job import Job
+from hotdelta.train.jobs.job import Job
 from hotdelta.train.loop_model import (
     built_optimizer_state,
     given_slots,
@@ -27,16 +26,18 @@ from hotdelta.train.loop_model import (
     refuse_other_kinds,
     serving_graph,
 )
-from hotdelta.train.module_keys import name_unsaved_optimizers
-from hotdelta.train.optimizer_slots import can_record_rows, count_every_step, innermost
-from hotdelta.train.server_probe import tables_for_servers
-from hotdelta.train.sharded import ShardedTouchedRows
+from hotdelta.train.model.assembly import assemble, choose_recorders, find_table_keys
+from hotdelta.train.model.module_keys import name_unsaved_optimizers
+from hotdelta.train.model.optimizer_slots import can_record_rows, count_every_step, innermost
+from hotdelta.train.model.variables import Table
+from hotdelta.train.resume.loading import Resumed
+from hotdelta.train.rows.trackers import warn_of_comparing
+from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.options import WriterOptions, WriterStatus
+from hotdelta.train.save.server_probe import tables_for_servers
+from hotdelta.train.tables.sharded import ShardedTouchedRows
+from hotdelta.train.tables.touched import AnyTouchedRows
 from hotdelta.train.termination import TerminationSignal, in_flight
-from hotdelta.train.touched import AnyTouchedRows
-from hotdelta.train.trackers import warn_of_comparing
-from hotdelta.train.variables import Table
-from hotdelta.train.writer import ChainTrainer
-from hotdelta.train.writer_options import Resumed, WriterOptions, WriterStatus
 
 logger = logging.getLogger(__name__)
 

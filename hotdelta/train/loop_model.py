@@ -8,17 +8,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.id_rules import IdRule, module_id_rules
-from hotdelta.train.module_keys import given_variables, module_resources, module_variables, refuse_keras_2
-from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable, is_variable, raw
-from hotdelta.train.served_twin import refuse_other_shapes, refuse_served_shards
-from hotdelta.train.serving_files import save_serving_graph
-from hotdelta.train.serving_module import trace_module
-from hotdelta.train.shard_slots import optimizer_state
-from hotdelta.train.writer_options import WriterOptions
+from hotdelta.train.model.id_rules import IdRule, module_id_rules
+from hotdelta.train.model.module_keys import (
+    given_variables,
+    module_resources,
+    module_variables,
+    refuse_keras_2,
+)
+from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable, is_variable, raw
+from hotdelta.train.model.shard_slots import optimizer_state
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.serving.files import save_serving_graph
+from hotdelta.train.serving.module import trace_module
+from hotdelta.train.serving.twin import refuse_other_shapes, refuse_served_shards
 
 _KINDS: Mapping[str, tuple[type, str]] = {
     "tables": (Iterable, "give a list of keys, or of variables of the model"),

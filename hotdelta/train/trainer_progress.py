@@ -12,13 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hotdelta.chain.state import ChainState, find_state
-from hotdelta.chain.state_reader import StateReader
+from hotdelta.chain.history.state import ChainState, find_state
+from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.errors import ConfigurationError, JobRestartedError
 from hotdelta.given_directory import to_directory
 from hotdelta.logs import event
 from hotdelta.train.checkpoint_config import CheckpointConfig
-from hotdelta.train.job import (
+from hotdelta.train.jobs.job import (
     Job,
     JobFolder,
     Patience,
@@ -27,9 +27,9 @@ from hotdelta.train.job import (
     start_of,
     utc_seconds_ago,
 )
-from hotdelta.train.job_saves import POLL_SECONDS, STEPS_AHEAD
-from hotdelta.train.resume import read_trainer_state
-from hotdelta.train.trainer_state import StateRegistry, TrainerState
+from hotdelta.train.jobs.saves import POLL_SECONDS, STEPS_AHEAD
+from hotdelta.train.resume.fitting import read_trainer_state
+from hotdelta.train.resume.trainer_state import StateRegistry, TrainerState
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hotdelta.chain import FileRecord, HighestStep, Kind, Manifest, Node, Position, names
+from hotdelta.chain import FileRecord, HighestStep, Kind, Manifest, Node, Position
+from hotdelta.chain.format import names
 
 SCHEMA = "a" * 64
 OTHER_SCHEMA = "b" * 64

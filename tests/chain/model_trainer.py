@@ -32,12 +32,12 @@ from hotdelta.chain import (
     directory_of,
     encode_identity,
     expired,
-    names,
     new_state_id,
     plan,
     sweep,
     verify,
 )
+from hotdelta.chain.format import names
 
 Rows = dict[int, int]
 SCHEMA = "5" * 64

@@ -23,9 +23,9 @@ from hotdelta.chain import (
     commit,
     directory_of,
     encode_identity,
-    names,
     new_state_id,
 )
+from hotdelta.chain.format import names
 
 TABLE, SLOT, BIAS = "table", "table/momentum", "bias"
 COLUMNS = 3

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import Scanner, names
+from hotdelta.chain import Scanner
+from hotdelta.chain.format import names
 from tests.chaos.programs import Writer, follow
 from tests.chaos.truth import Health, Truth
 from tests.end_to_end.processes import Server

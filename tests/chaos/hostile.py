@@ -8,18 +8,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hotdelta.chain import (
-    BundleReader,
-    BundleWriter,
-    Disk,
-    FileRecord,
-    Manifest,
-    TensorLayout,
-    directory_of,
-    names,
-)
-from hotdelta.chain.bundle_index import BundleIndex, encode_index
-from hotdelta.chain.digest import digest_bytes
+from hotdelta.chain import BundleReader, BundleWriter, Disk, FileRecord, Manifest, TensorLayout, directory_of
+from hotdelta.chain.bundle.digest import digest_bytes
+from hotdelta.chain.bundle.index import BundleIndex, encode_index
+from hotdelta.chain.format import names
 from tests.chaos.rig import put
 from tests.loader.step_model import commit_paths
 

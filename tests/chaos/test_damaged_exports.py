@@ -12,7 +12,7 @@ import pytest
 
 from hotdelta.errors import HotdeltaError
 from hotdelta.signatures import METADATA_FILE
-from loader.live_model import LiveModel
+from loader.model.live_model import LiveModel
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import put
 from tests.chaos.seeds import seeded

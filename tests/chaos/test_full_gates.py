@@ -11,8 +11,8 @@ import pytest
 
 from hotdelta.chain import Kind, Manifest
 from loader import Checks
-from loader.commit_files import VerifiedFiles, stamp_files, verify_files
-from loader.private_copy import PrivateCopies
+from loader.files.commit_files import VerifiedFiles, stamp_files, verify_files
+from loader.files.private_copy import PrivateCopies
 from tests.chaos.conftest import Prepared
 from tests.chaos.hostile import rewrite
 from tests.chaos.rig import FULL, NEWEST, NEXT, Rig, put, rig

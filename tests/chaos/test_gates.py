@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotdelta.chain import Manifest, Node, Plan, verification
-from loader import Checks, chain_view
-from loader.delta_files import DeltaFiles
-from loader.straight_line import plan_straight_line
+from hotdelta.chain import Manifest, Node, Plan
+from hotdelta.chain.history import verification
+from loader import Checks
+from loader.files.delta_in_memory import DeltaFiles
+from loader.follow import chain_view
+from loader.follow.short_plans import plan_straight_line
 from tests.chaos.conftest import Prepared
 from tests.chaos.hostile import declare, publish, rewrite
 from tests.chaos.rig import NEXT, Rig, rig

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from exporter import update_tensors
+from exporter.signatures import update_tensors
 from hotdelta.chain import Node, encode_identity
 from hotdelta.errors import ApplyError
 from loader import Checks
-from loader.delta_files import DeltaFiles
-from loader.live_model import LiveModel
+from loader.files.delta_in_memory import DeltaFiles
+from loader.model.live_model import LiveModel
 from tests.chaos.conftest import Prepared, hide_after
 from tests.chaos.hostile import publish, rewrite
 from tests.chaos.rig import BEFORE, NEXT, Rig

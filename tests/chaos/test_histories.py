@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hotdelta.chain import Position, names
+from hotdelta.chain import Position
+from hotdelta.chain.format import names
 from hotdelta.errors import DamagedError
 from loader import Checks
-from loader.delta_files import DeltaFiles
+from loader.files.delta_in_memory import DeltaFiles
 from tests.chaos.conftest import Prepared, hide_after
 from tests.chaos.rig import BEFORE, FULL, NEWEST, NEXT, Bits, Rig, bits_of, rig
 from tests.loader.step_model import ROWS, Trainer, commit_paths, rewind

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
+from hotdelta.chain.format import names
 from tests.chaos.deployment import Deployment
 from tests.chaos.programs import asking, follow
 from tests.chaos.seccomp import WATCHES, is_supported

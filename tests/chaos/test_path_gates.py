@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import manifest as manifests
-from hotdelta.chain import names, scan, untrusted_json
+from hotdelta.chain.format import manifest as manifests
+from hotdelta.chain.format import names, untrusted_json
+from hotdelta.chain.history import scan
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import NEXT, Rig, put
 from tests.chaos.spoiled_delta import gets_through, served_after

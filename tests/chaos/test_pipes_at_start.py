@@ -9,9 +9,9 @@ import pytest
 
 from hotdelta.chain import Kind, Schema
 from loader import Checks
-from loader.commit_files import VerifiedFiles
-from loader.sanity_gate import SanityGate
-from loader.sanity_statistics import Accepted
+from loader.checks.sanity_gate import SanityGate
+from loader.checks.sanity_statistics import Accepted
+from loader.files.commit_files import VerifiedFiles
 from tests.chaos.conftest import Prepared
 from tests.chaos.rig import FULL, NEWEST, put, rig
 from tests.loader.step_model import commit_paths, find_commit, serving_file

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
+from hotdelta.chain.format import names
 from tests.chaos.deployment import Deployment
 from tests.chaos.rig import remove
 from tests.chaos.seeds import seeded

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
+from hotdelta.chain.format import names
 from tests.chaos.deployment import Deployment
 from tests.chaos.programs import obeying, with_clock
 from tests.chaos.seeds import seeded

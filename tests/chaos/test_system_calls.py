@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
+from hotdelta.chain.format import names
 from tests.chaos.rig import put
 from tests.chaos.seccomp import is_supported
 from tests.chaos.seeds import seeded

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loader import Checks, SanityLimits, SanitySettings
-from loader.sanity_gate import SanityGate
+from loader.checks.sanity_gate import SanityGate
 from tests.chaos.conftest import Prepared
 from tests.chaos.hostile import publish, rewrite
 from tests.chaos.rig import NEXT, Rig

@@ -22,7 +22,7 @@ from typing import IO
 from tests.end_to_end.processes import ENVIRONMENT, Program
 from tests.forks import Forks, serve_forks
 
-IMPORTED = ("server.app", "server.garbage", "server.listening", "tests.loader.step_model")
+IMPORTED = ("server.app", "server.garbage", "server.http.listening", "tests.loader.step_model")
 
 _at_exit = ExitStack()
 atexit.register(_at_exit.close)

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from hotdelta.chain import names
+from hotdelta.chain.format import names
 from tests.chaos.deployment import Deployment
 from tests.chaos.programs import asking
 from tests.chaos.seccomp import READS, WRITES

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hotdelta.chain import BundleReader, Kind, Manifest, Scanner, directory_of
-from hotdelta.chain.slice_key import is_slice_key
+from hotdelta.chain.bundle.slice_key import is_slice_key
 
 State = dict[str, np.ndarray]
 

@@ -17,7 +17,7 @@ from tensorflow.python.training import monitored_session
 
 import hotdelta.compat.v1 as tf
 from exporter.export import ExportOptions
-from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_chain
 from hotdelta.train import Job
 
 ROWS = 1000

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hotdelta.chain import BundleReader, Kind, Manifest, directory_of
-from hotdelta.chain.names import TRAINER_STATE_TENSOR
+from hotdelta.chain.format.names import TRAINER_STATE_TENSOR
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.end_to_end.processes import Server
 from tests.forks import Fork, Forks

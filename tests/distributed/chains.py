@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from exporter import export_saved_model
-from hotdelta.chain.manifest import Kind, Manifest
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.manifest import Kind, Manifest
+from hotdelta.chain.history.scan import Scanner
 from loader import Loader, LoaderSettings
 from tests.chain_replay import replay
 from tests.distributed.cluster_model import ROWS

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 import hotdelta.keras as hk
-from hotdelta.train.sharded import parts_of
+from hotdelta.train.tables.sharded import parts_of
 
 ROWS, WIDTH, BATCH = 203, 4, 16
 RATE = 0.1

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions, server_patience
-from hotdelta.train.sharded import parts_of
+from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train.servers import patience as server_patience
+from hotdelta.train.tables.sharded import parts_of
 from tests.distributed.cluster_model import (
     OPTIMIZERS,
     ROWS,

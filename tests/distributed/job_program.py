@@ -10,11 +10,11 @@ from pathlib import Path
 import tensorflow as tf
 
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.names import MANIFEST_SUFFIX
+from hotdelta.chain.format.names import MANIFEST_SUFFIX
 from hotdelta.train import Job, SaveEvery, TrainerProgress, WriterOptions
-from hotdelta.train.assembly import assemble
-from hotdelta.train.optimizer_slots import KeyedVariable
-from hotdelta.train.writer import ChainTrainer
+from hotdelta.train.model.assembly import assemble
+from hotdelta.train.model.optimizer_slots import KeyedVariable
+from hotdelta.train.save.chain_trainer import ChainTrainer
 from tests.distributed.reports import say
 
 

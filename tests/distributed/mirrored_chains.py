@@ -12,7 +12,7 @@ import hotdelta.io as hio
 import hotdelta.keras as hk
 from exporter import export_saved_model
 from hotdelta.io.model_state import state_of
-from hotdelta.train.replicas import copies
+from hotdelta.train.tables.replicas import copies
 from tests.distributed.mirrored_models import (
     adagrad,
     assert_replicas_equal,

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.replicas import copies
+from hotdelta.train.tables.replicas import copies
 from tests.keras.small_models import small_model
 
 TABLE = "items/embeddings"

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from hotdelta.train.loop import DeltaWriter
-from hotdelta.train.replicas import refuse_strategy
+from hotdelta.train.tables.replicas import refuse_strategy
 from tests.distributed.mirrored_models import (
     assert_replicas_equal,
     mirrored_model,

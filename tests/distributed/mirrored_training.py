@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Kind, Tracking
+from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.train.loop import DeltaWriter
-from hotdelta.train.replicas import copies, local, primary
-from hotdelta.train.trace_check import inspect_trace
+from hotdelta.train.rows.trace_check import inspect_trace
+from hotdelta.train.tables.replicas import copies, local, primary
 from tests.chain_replay import replay
 from tests.distributed.mirrored_models import (
     TABLE,

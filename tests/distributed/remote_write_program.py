@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
-from hotdelta.train import server_patience
-from hotdelta.train.row_values import read_whole, write_whole
+from hotdelta.train.servers import patience as server_patience
+from hotdelta.train.tables.row_values import read_whole, write_whole
 from tests.distributed.cluster import halt
 from tests.distributed.reports import say
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from exporter import export_saved_model
-from hotdelta.chain import names
-from hotdelta.chain.manifest import Kind, Manifest
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import Kind, Manifest
+from hotdelta.chain.history.verification import directory_of
 from loader import Loader, LoaderSettings
 from tests.distributed.chains import assert_served, committed
 from tests.distributed.cluster import Cluster

@@ -11,15 +11,15 @@ import pytest
 import tensorflow as tf
 
 from hotdelta.chain import BundleReader, Manifest, directory_of
-from hotdelta.chain.names import TRAINER_STATE_TENSOR
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.names import TRAINER_STATE_TENSOR
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import CommitError, ConfigurationError, JobRestartedError
 from hotdelta.train import DeltaWriter, Job, SaveEvery, TrainerProgress, WriterOptions
-from hotdelta.train.assembly import assemble
-from hotdelta.train.job import JobFolder, progress_name
-from hotdelta.train.job_saves import JobSaves
-from hotdelta.train.optimizer_slots import KeyedVariable
-from hotdelta.train.writer import ChainTrainer
+from hotdelta.train.jobs.job import JobFolder, progress_name
+from hotdelta.train.jobs.saves import JobSaves
+from hotdelta.train.model.assembly import assemble
+from hotdelta.train.model.optimizer_slots import KeyedVariable
+from hotdelta.train.save.chain_trainer import ChainTrainer
 from tests.distributed.cluster import Cluster
 from tests.keras.small_models import by_hand, small_model
 from tests.waiting import LIMIT_SECONDS, wait_until

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.train import Job, TrainerProgress
-from hotdelta.train.job import JobFolder, progress_name
+from hotdelta.train.jobs.job import JobFolder, progress_name
 from tests.distributed.cluster import Cluster, Reporter
 from tests.waiting import wait_until
 

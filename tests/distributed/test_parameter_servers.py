@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain.manifest import Kind, Tracking
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.manifest import Kind, Tracking
+from hotdelta.chain.history.scan import Scanner
 from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving
 from tests.distributed.cluster import Cluster
 from tests.distributed.cluster_model import ROWS

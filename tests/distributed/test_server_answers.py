@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from hotdelta.train import server_answers
-from hotdelta.train.server_answers import silent_servers, why_silent
+from hotdelta.train.servers import patience as server_answers
+from hotdelta.train.servers.patience import silent_servers, why_silent
 from tests.reserved_ports import reserved_ports
 
 

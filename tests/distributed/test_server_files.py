@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
-from hotdelta.chain.bundle import BundleReader
-from hotdelta.chain.manifest import Kind, Manifest, Tracking
-from hotdelta.chain.slice_key import row_slices
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.bundle.reader import BundleReader
+from hotdelta.chain.bundle.slice_key import row_slices
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import Kind, Manifest, Tracking
+from hotdelta.chain.history.verification import directory_of
 from tests.chaos.seccomp import is_supported
 from tests.chaos.system_calls import Call, SystemCalls
 from tests.distributed.chains import assert_chain_holds, assert_served, committed, serving

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hotdelta.chain import names
-from hotdelta.train import server_patience
-from hotdelta.train.server_parts import RowsToWrite, ServerPart, write_parts
+from hotdelta.chain.format import names
+from hotdelta.train.save.server_parts import RowsToWrite, ServerPart, write_parts
+from hotdelta.train.servers import patience as server_patience
 from tests.distributed.chains import assert_chain_holds, committed
 from tests.distributed.cluster import Cluster
 from tests.waiting import LIMIT_SECONDS, wait_until

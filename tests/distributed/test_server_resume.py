@@ -15,16 +15,17 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hotdelta.chain.manifest import Tracking
-from hotdelta.chain.state import find_state
-from hotdelta.chain.state_reader import StateReader
-from hotdelta.train import resume_load, server_resume
-from hotdelta.train.assembly import assemble
-from hotdelta.train.fetching import here
-from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.resume_load import load_variables
-from hotdelta.train.row_values import read_whole
-from hotdelta.train.server_resume import ServerReading
+from hotdelta.chain.format.manifest import Tracking
+from hotdelta.chain.history.state import find_state
+from hotdelta.chain.history.state_reader import StateReader
+from hotdelta.train.model.assembly import assemble
+from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
+from hotdelta.train.resume import loading as resume_load
+from hotdelta.train.resume import server_reading as server_resume
+from hotdelta.train.resume.loading import load_variables
+from hotdelta.train.resume.server_reading import ServerReading
+from hotdelta.train.servers.fetching import here
+from hotdelta.train.tables.row_values import read_whole
 from tests.chain_replay import Values
 from tests.distributed.cluster import Cluster
 from tests.distributed.test_server_saves import IDS, ROWS, ShardedTraining, sharded

@@ -13,18 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
-from hotdelta.chain.bundle import BundleReader
+from hotdelta.chain.bundle.part_patch import PatchedPart
+from hotdelta.chain.bundle.reader import BundleReader
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.manifest import Kind, Tracking
-from hotdelta.chain.part_patch import PatchedPart
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.manifest import Kind, Tracking
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import CommitError
-from hotdelta.train import SaveEvery, WriterOptions, server_parts
-from hotdelta.train.assembly import assemble
-from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.sharded import ShardedTouchedRows, shards_of
-from hotdelta.train.writer import ChainTrainer
+from hotdelta.train import SaveEvery, WriterOptions
+from hotdelta.train.model.assembly import assemble
+from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
+from hotdelta.train.save import server_parts
+from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.tables.sharded import ShardedTouchedRows, shards_of
 from tests.chain_replay import Values, replay
 
 pytestmark = pytest.mark.I1

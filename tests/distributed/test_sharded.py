@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError
-from hotdelta.train import DeltaWriter, sharded
-from hotdelta.train.row_values import gather_rows, read_slice, read_whole, write_whole
-from hotdelta.train.sharded import ShardedTouchedRows
+from hotdelta.train import DeltaWriter
+from hotdelta.train.tables import sharded
+from hotdelta.train.tables.row_values import gather_rows, read_slice, read_whole, write_whole
+from hotdelta.train.tables.sharded import ShardedTouchedRows
 from tests.chain_replay import replay
 
 pytestmark = pytest.mark.I1

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import Kind, Scanner, names
+from hotdelta.chain import Kind, Scanner
+from hotdelta.chain.format import names
 from hotdelta.check_progress import STEP_BYTES, CheckProgress
 from tests.end_to_end.conftest import Deployment
 from tests.waiting import LIMIT_SECONDS

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hotdelta.chain.identity import encode_identity
-from hotdelta.chain.position import Node
+from hotdelta.chain.format.position import Node, encode_identity
 from tests.exporter.bundles import (
     FIRST,
     ITEMS,

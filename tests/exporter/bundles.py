@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hotdelta.chain.identity import encode_identity
-from hotdelta.chain.position import Node, Position
+from hotdelta.chain.format.position import Node, Position, encode_identity
 
 Array = npt.NDArray[Any]
 

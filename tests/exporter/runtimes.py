@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from exporter.loaded_graph import LoadedGraph
-from hotdelta.train.serving_trace import graph_name
+from hotdelta.train.serving.trace import graph_name
 
 KEYS = ("bias", "items", "kernel", "users")
 

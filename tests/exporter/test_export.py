@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from exporter import export_saved_model
 from hotdelta import signatures as contract
-from hotdelta.chain.identity import decode_identity
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.format.position import decode_identity
+from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import DeltaWriter
 from tests.exporter.trained_run import ROWS, Trained, copy_of, metadata_of, schema_of, values_of

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from exporter import export_saved_model
 from exporter.sources import source_of
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.history.verification import directory_of
 from hotdelta.train import DeltaWriter
 from tests.exporter.trained_run import Trained, make_model, metadata_of, schema_of
 

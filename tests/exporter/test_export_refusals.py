@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from exporter import export_saved_model
 from exporter.fingerprint import fingerprint
+from exporter.proof import Expected, verify_export
 from exporter.sources import source_of
-from exporter.verification import Expected, verify_export
-from hotdelta.chain.schema import Schema, VariableSpec
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format.schema import Schema, VariableSpec
+from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, ModelMismatchError
-from hotdelta.keras.structure import model_variables
+from hotdelta.keras.model.structure import model_variables
 from tests.exporter.bundles import TwoTables
 from tests.exporter.trained_run import Trained, copy_of, metadata_of, schema_of
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from exporter.live_model import assign
+from exporter.signatures.variables import assign
 
 
 def test_what_is_read_before_a_write_is_not_taken_for_what_is_written() -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from exporter import export_saved_model
 from exporter.loaded_graph import LoadedGraph
-from hotdelta.chain.identity import encode_identity
+from hotdelta.chain.format.position import encode_identity
 from hotdelta.errors import ConfigurationError
 from tests.exporter.bundles import FIRST, SECOND, Array, write_bundle
 from tests.exporter.largest_tensors import largest_tensor_bytes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hotdelta.chain.identity import decode_identity
+from hotdelta.chain.format.position import decode_identity
 from tests.exporter.bundles import (
     FIRST,
     ITEMS,

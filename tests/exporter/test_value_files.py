@@ -17,10 +17,10 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 from exporter import export_saved_model
 from exporter.fingerprint import CHUNK_BYTES, fingerprint
 from exporter.progress import Progress
+from exporter.proof import MAX_RESTORED_DELTAS, expect
 from exporter.sources import source_of
 from exporter.value_files import SLICE_BYTES, fingerprint_values
-from exporter.verification import MAX_RESTORED_DELTAS, expect
-from hotdelta.chain.schema import VariableSpec
+from hotdelta.chain.format.schema import VariableSpec
 from hotdelta.errors import CommitError
 from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
 from tests.exporter.trained_run import Trained, schema_of, values_of

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from exporter.variable_uses import make_servable
+from exporter.graph.variable_uses import make_servable
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.serving_module import trace_module
+from hotdelta.train.serving.module import trace_module
 
 pytestmark = pytest.mark.I5
 

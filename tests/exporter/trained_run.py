@@ -15,10 +15,10 @@ import tensorflow as tf
 
 import hotdelta.keras
 from hotdelta import signatures as contract
-from hotdelta.chain.manifest import Manifest
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
-from hotdelta.chain.schema import Schema
+from hotdelta.chain.format.manifest import Manifest
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.format.schema import Schema
+from hotdelta.chain.history.scan import Scanner
 from tests.chain_replay import replay
 
 ROWS = 64

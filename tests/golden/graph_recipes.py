@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hotdelta.compat.v1 as tf
-from hotdelta.compat.v1 import open_chains
+from hotdelta.compat.v1.chain import open_chains
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.local_cluster import LocalCluster, fresh_cluster
 from tests.compat.graph_mode.small_graphs import Build, Model, build_model, live_state, monitored, new_graph

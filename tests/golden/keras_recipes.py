@@ -13,11 +13,11 @@ import numpy as np
 import hotdelta.io as hio
 import hotdelta.keras as hk
 from exporter import export_saved_model
-from hotdelta.chain.names import ROLE_SERVING
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
-from hotdelta.chain.verification import directory_of
+from hotdelta.chain.format.names import ROLE_SERVING
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Scanner
+from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
+from hotdelta.chain.history.verification import directory_of
 from tests.chain_replay import Values, values_of
 from tests.golden.golden_chains import Digests, digests, write_expected
 from tests.io.models import bits

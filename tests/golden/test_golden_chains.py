@@ -15,7 +15,7 @@ import tensorflow as tf
 import hotdelta.io as hio
 from exporter import export_saved_model
 from hotdelta.chain import Kind, Position, Scanner
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
+from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
 from hotdelta.cli import main as hotdelta
 from hotdelta.train import DeltaWriter
 from tests.chain_replay import replay, values_of

@@ -10,10 +10,10 @@ import pytest
 
 import hotdelta.compat.v1 as tf
 import hotdelta.io as hio
-from hotdelta.chain.scan import Scanner
-from hotdelta.compat.v1.graph_layout import find_layout
-from hotdelta.compat.v1.saved_variables import find_saved_variables
-from hotdelta.compat.v1.training_graph import training_graph_of
+from hotdelta.chain.history.scan import Scanner
+from hotdelta.compat.v1.graph.saved_variables import find_saved_variables
+from hotdelta.compat.v1.recording.layout import find_layout
+from hotdelta.compat.v1.recording.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
 from loader import Loader, LoaderSettings
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import hotdelta.io as hio
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Kind
+from hotdelta.chain.format.manifest import Kind
 from hotdelta.errors import ConfigurationError, DamagedError, HotdeltaError, ModelMismatchError
 from hotdelta.train import DeltaWriter
 from tests.io.models import bits, different, every_class

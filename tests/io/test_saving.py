@@ -12,11 +12,11 @@ import tensorflow as tf
 
 import hotdelta.io as hio
 from exporter import export_saved_model
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
-from hotdelta.chain.verification import verify
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Scanner
+from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
+from hotdelta.chain.history.verification import verify
 from hotdelta.errors import ConfigurationError, DirectoryBusyError
 from hotdelta.keras import DeltaCheckpoint
 from hotdelta.train import DeltaWriter, Job, TrainerProgress

@@ -20,8 +20,8 @@ from hotdelta.chain import Kind, Manifest, Scanner, directory_of
 from hotdelta.export_metadata import read_metadata
 from hotdelta.sanity_limits import SanitySettings
 from loader import Loader, LoaderSettings, StaticLoader
-from loader.broken_links import BrokenLinks
-from loader.chain_view import ChainView
+from loader.follow.broken_links import BrokenLinks
+from loader.follow.chain_view import ChainView
 from server.app import create_app
 from server.settings import Settings
 from tests.io.test_inference import two_towers

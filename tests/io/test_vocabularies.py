@@ -14,9 +14,9 @@ import tensorflow as tf
 
 import hotdelta.io as hio
 from hotdelta.errors import ManifestError, ModelMismatchError
-from hotdelta.keras.id_rules import RuleWatch, model_id_rules
-from hotdelta.train import id_rules
-from hotdelta.train.trainer_state import TrainerState
+from hotdelta.keras.model.id_rules import RuleWatch, model_id_rules
+from hotdelta.train.model import id_rules
+from hotdelta.train.resume.trainer_state import TrainerState
 from tests.io.models import bits, different
 from tests.keras.small_models import by_hand
 from tests.keras.word_models import number_model, word_model

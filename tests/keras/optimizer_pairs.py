@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.keras.adagrad import Adagrad
-from hotdelta.keras.adam import Adam, AdamW
-from hotdelta.keras.ftrl import Ftrl
-from hotdelta.keras.sgd import SGD
+from hotdelta.keras.optimizers.adagrad import Adagrad
+from hotdelta.keras.optimizers.adam import Adam, AdamW
+from hotdelta.keras.optimizers.ftrl import Ftrl
+from hotdelta.keras.optimizers.sgd import SGD
 
 Options = dict[str, Any]
 Optimizer = Callable[..., Any]

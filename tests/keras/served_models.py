@@ -8,11 +8,11 @@ from typing import Any
 
 import keras
 
-from exporter.variable_uses import make_servable
-from hotdelta.chain.schema import Schema
-from hotdelta.keras.serving_graph import trace_keras_model
-from hotdelta.keras.structure import model_variables
-from hotdelta.train.serving_files import load_schema, load_serving_graph, save_serving_graph
+from exporter.graph.variable_uses import make_servable
+from hotdelta.chain.format.schema import Schema
+from hotdelta.keras.model.structure import model_variables
+from hotdelta.keras.serving.graph import trace_keras_model
+from hotdelta.train.serving.files import load_schema, load_serving_graph, save_serving_graph
 
 layers = keras.layers
 

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Kind, Manifest
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.manifest import Kind, Manifest
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Scanner
 from tests.chain_replay import Values, replay, values_of
 
 ROWS = 40

@@ -14,10 +14,10 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Kind, Tracking
-from hotdelta.chain.position import Position
+from hotdelta.chain.format.manifest import Kind, Tracking
+from hotdelta.chain.format.position import Position
 from hotdelta.errors import ConfigurationError, UnsavedError
-from hotdelta.train import full_builder
+from hotdelta.train.save import full_builder
 from tests.full_disk import small_files_only
 from tests.keras.small_models import (
     BATCH,

@@ -9,8 +9,8 @@ import keras
 import pytest
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.position import Position
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.format.position import Position
 from hotdelta.errors import ModelMismatchError
 from tests.keras.small_models import (
     assert_same,

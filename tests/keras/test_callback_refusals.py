@@ -13,7 +13,7 @@ import tensorflow as tf
 import hotdelta.io
 import hotdelta.keras as hk
 from exporter import export_saved_model
-from hotdelta.chain.lock import TrainerLock
+from hotdelta.chain.store.lock import TrainerLock
 from hotdelta.errors import ConfigurationError, DirectoryBusyError, ModelMismatchError
 from hotdelta.train import DeltaWriter
 from tests.keras.small_models import (

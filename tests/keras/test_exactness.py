@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Tracking
-from hotdelta.chain.position import Position
+from hotdelta.chain.format.manifest import Tracking
+from hotdelta.chain.format.position import Position
 from tests.chain_replay import Values, replay, values_of
 
 pytestmark = pytest.mark.I1

@@ -11,12 +11,12 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
+from exporter.graph.variable_uses import make_servable
 from exporter.sources import Source, source_of
-from exporter.variable_uses import make_servable
-from hotdelta.chain.state_reader import StateReader
+from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.first_batch import is_built
-from hotdelta.train.serving_trace import graph_name
+from hotdelta.train.serving.trace import graph_name
 from tests.keras.recommenders import LAYERS_ALONE, PATTERNS, Pattern, layers
 from tests.keras.small_models import assert_saved, by_hand, live
 

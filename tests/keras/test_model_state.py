@@ -13,7 +13,7 @@ import tensorflow as tf
 import hotdelta.io
 import hotdelta.keras as hk
 from hotdelta.errors import ConfigurationError
-from hotdelta.keras.serving_graph import trace_keras_model
+from hotdelta.keras.serving.graph import trace_keras_model
 from tests.chain_replay import replay, values_of
 from tests.keras.small_models import (
     BATCH,

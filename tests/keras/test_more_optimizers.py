@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import hotdelta.io as hio
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Tracking
+from hotdelta.chain.format.manifest import Tracking
 from hotdelta.errors import ConfigurationError
 from tests.keras.small_models import ROWS, assert_same, assert_saved, batches, by_hand, fit, live
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotdelta.keras.adagrad import Adagrad
-from hotdelta.keras.adam import Adam, AdamW
-from hotdelta.keras.ftrl import Ftrl
-from hotdelta.keras.sgd import SGD
-from hotdelta.train.touched import TouchedRows
+from hotdelta.keras.optimizers.adagrad import Adagrad
+from hotdelta.keras.optimizers.adam import Adam, AdamW
+from hotdelta.keras.optimizers.ftrl import Ftrl
+from hotdelta.keras.optimizers.sgd import SGD
+from hotdelta.train.tables.touched import TouchedRows
 from tests.keras.optimizer_pairs import (
     ALL,
     EQUAL_EVERYWHERE,

@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
-from hotdelta.keras.adagrad import Adagrad
-from hotdelta.keras.adam import Adam
 from hotdelta.keras.embedding import Embedding
-from hotdelta.keras.loss_scale import LossScaleOptimizer
-from hotdelta.keras.sgd import SGD
-from hotdelta.train.touched import TouchedRows
+from hotdelta.keras.optimizers.adagrad import Adagrad
+from hotdelta.keras.optimizers.adam import Adam
+from hotdelta.keras.optimizers.loss_scale import LossScaleOptimizer
+from hotdelta.keras.optimizers.sgd import SGD
+from hotdelta.train.tables.touched import TouchedRows
 from tests.keras.optimizer_pairs import ALL, ROWS, Optimizer, Options, sparse_gradient, table
 
 IDS = np.array([[1, 2, 2], [9, 1, 40], [40, 40, 40], [7, 8, 9]])

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from exporter import export_saved_model
-from hotdelta.chain.manifest import Kind
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError, ModelMismatchError
 from tests.keras.small_models import by_hand, manifests
 from tests.keras.word_models import word_model

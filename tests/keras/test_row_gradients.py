@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotdelta.keras.row_gradients import RowGradient, map_values, sum_duplicates
+from hotdelta.keras.optimizers.row_gradients import RowGradient, map_values, sum_duplicates
 
 pytestmark = pytest.mark.I5
 

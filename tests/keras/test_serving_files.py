@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from hotdelta.chain.disk import Disk
 from hotdelta.errors import DamagedError, ModelMismatchError
-from hotdelta.keras.serving_graph import trace_keras_model
-from hotdelta.train.serving_files import load_schema, load_serving_graph, save_serving_graph
+from hotdelta.keras.serving.graph import trace_keras_model
+from hotdelta.train.serving.files import load_schema, load_serving_graph, save_serving_graph
 from tests.keras.served_models import layers, two_towers
 
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
-from hotdelta.keras.serving_graph import trace_keras_model
-from hotdelta.keras.structure import model_variables
+from hotdelta.keras.model.structure import model_variables
+from hotdelta.keras.serving.graph import trace_keras_model
 from tests.keras.served_models import layers, served, two_towers
 
 IDS = {"user": np.array([[1, 2, 49]], np.int64), "item": np.array([59], np.int32)}

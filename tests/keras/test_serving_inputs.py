@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import hotdelta.keras
 from hotdelta.errors import ConfigurationError
-from hotdelta.keras.serving_graph import trace_keras_model
+from hotdelta.keras.serving.graph import trace_keras_model
 from tests.keras.served_models import layers, served, two_towers
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hotdelta.keras.serving_graph import trace_keras_model
+from hotdelta.keras.serving.graph import trace_keras_model
 from tests.keras.served_models import layers, preprocess, served
 
 

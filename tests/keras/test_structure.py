@@ -9,7 +9,7 @@ import pytest
 
 import hotdelta.keras as hk
 from hotdelta.errors import ConfigurationError
-from hotdelta.keras.structure import model_variables
+from hotdelta.keras.model.structure import model_variables
 
 
 def keys(model: keras.Model) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Tracking
+from hotdelta.chain.format.manifest import Tracking
 from hotdelta.errors import ConfigurationError
 from tests.keras.small_models import ROWS, assert_saved, batches, by_hand, fit, small_model
 

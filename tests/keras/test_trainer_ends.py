@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
+from hotdelta.chain.format import names
 from tests.keras.small_models import manifests
 from tests.keras.trainer_processes import Zygote
 from tests.waiting import wait_until

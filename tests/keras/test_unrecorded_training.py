@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Tracking
+from hotdelta.chain.format.manifest import Tracking
 from hotdelta.errors import ConfigurationError
 from tests.chain_replay import replay
 from tests.keras.small_models import (

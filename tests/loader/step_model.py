@@ -12,10 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from exporter.export import export_saved_model
-from hotdelta.chain import Kind, Manifest, Position, Scanner, directory_of, names
+from hotdelta.chain import Kind, Manifest, Position, Scanner, directory_of
+from hotdelta.chain.format import names
 from hotdelta.train.loop import DeltaWriter
-from hotdelta.train.schedule import SaveEvery
-from hotdelta.train.writer_options import WriterOptions
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery
 from loader import Loader, LoaderSettings, LoaderStatus, Version
 from tests.waiting import LIMIT_SECONDS, wait_until
 

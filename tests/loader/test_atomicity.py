@@ -17,7 +17,7 @@ import pytest
 
 from hotdelta.chain import Position
 from loader import Loader
-from loader.gate import Gate
+from loader.model.gate import Gate
 from tests.loader.step_model import (
     SIGNATURE,
     StepModel,

@@ -13,12 +13,12 @@ from hotdelta.chain import Kind, Listing, Node, Position
 from hotdelta.errors import ConfigurationError, DamagedError, HotdeltaError
 from hotdelta.logs import event
 from loader import LoaderSettings
-from loader.broken_links import BrokenLinks
+from loader.follow.broken_links import BrokenLinks
 from loader.lag import Stopwatch, lag_of
-from loader.served import Origin
-from loader.undo_history import MAX_ENTRIES, UndoEntry, UndoHistory
+from loader.model.served import Origin
+from loader.model.undo_history import MAX_ENTRIES, UndoEntry, UndoHistory
+from tests.loader.follow.test_short_plans import manifest_of
 from tests.loader.step_model import commit_paths, find_commit
-from tests.loader.test_straight_line import manifest_of
 
 
 def node(seq: int) -> Node:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import Kind, Position, directory_of, names
+from hotdelta.chain import Kind, Position, directory_of
+from hotdelta.chain.format import names
 from loader import Loader, State
 from tests.loader.step_model import (
     StepModel,

@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from hotdelta.chain import Position, names
+from hotdelta.chain import Position
+from hotdelta.chain.format import names
 from hotdelta.errors import NotReadyError
 from loader import Clocks, Loader, LoaderSettings, State
 from tests.loader.step_model import (

@@ -17,13 +17,14 @@ import pytest
 
 from hotdelta.chain import Kind, Manifest, Position, RestoreFull
 from hotdelta.signatures import METADATA_FILE
-from loader.applier import FollowLimits
-from loader.checks import Checks
-from loader.commit_files import VerifiedFiles, verify_files
-from loader.follower import Follower
-from loader.live_model import LiveModel
-from loader.served import Serving, Version
+from loader.checks.checks import Checks
+from loader.files.commit_files import VerifiedFiles, verify_files
+from loader.follow.applier import FollowLimits
+from loader.follow.follower import Follower
+from loader.model.live_model import LiveModel
+from loader.model.served import Serving, Version
 from tests.chaos.rig import put
+from tests.loader.follow.test_follower import follow, serving_with, view_of
 from tests.loader.step_model import (
     ROWS,
     SIGNATURE,
@@ -32,7 +33,6 @@ from tests.loader.step_model import (
     find_commit,
     serving_file,
 )
-from tests.loader.test_follower import follow, serving_with, view_of
 from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.I2

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from exporter.export import export_saved_model
 from hotdelta.errors import RequestError
-from loader.live_model import LiveModel
+from loader.model.live_model import LiveModel
 
 
 def test_string_inputs_are_looked_up_as_in_training(tmp_path: Path) -> None:

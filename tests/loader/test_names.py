@@ -10,7 +10,7 @@ import orjson
 
 import hotdelta.keras
 from exporter.export import export_saved_model
-from server.predict_request import read_request
+from server.predict.request import read_request
 from tests.loader.step_model import serving
 from tests.waiting import wait_until
 

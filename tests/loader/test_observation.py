@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import names
-from loader.broken_links import BrokenLinks
-from loader.chain_view import ChainView
-from loader.gate import Gate
-from loader.lag_report import LagReport
+from hotdelta.chain.format import names
+from loader.follow.broken_links import BrokenLinks
+from loader.follow.chain_view import ChainView
+from loader.follow.lag_report import LagReport
+from loader.model.gate import Gate
+from loader.model.served import Serving
+from loader.model.undo_history import UndoHistory
 from loader.observation import MAX_REFUSED, Observation
-from loader.served import Serving
 from loader.status import Condition, State
-from loader.undo_history import UndoHistory
 
 
 def never() -> float:

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hotdelta.chain import Manifest, Position, SigningKey, names
-from hotdelta.chain.signing import KEY_FILE_VARIABLE
+from hotdelta.chain import Manifest, Position, SigningKey
+from hotdelta.chain.format import names
+from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
 from hotdelta.errors import ChainError, ConfigurationError
 from tests.bad_states import Harm, forge, fulls, plant, spoil
 from tests.loader.step_model import (

@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from server.app import create_app
-from server.listening import bind, configure
+from server.http.listening import bind, configure
 from server.settings import Settings
 from tests.server.fake_model import FakeModel
 from tests.waiting import LIMIT_SECONDS

@@ -10,7 +10,7 @@ import numpy as np
 
 from hotdelta.chain import Node, Position, SignatureSpec, TensorSpec, VariableSpec
 from hotdelta.errors import NotReadyError, RequestError
-from loader.served import Version
+from loader.model.served import Version
 from loader.status import LoaderStatus, State
 from server.served_model import Array
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from hotdelta.chain import Position, SignatureSpec
 from server import app as app_module
 from server.app import create_app
-from server.position_wait import PositionWait
+from server.predict.position_wait import PositionWait
 from server.settings import Settings
 from tests.server.fake_model import FakeModel
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ import pytest
 
 import server.cli
 from hotdelta.errors import ConfigurationError
-from server.listening import bind
+from server.http.listening import bind
 from tests.waiting import LIMIT_SECONDS
 
 DIRECTORIES = ["--export-dir", "export", "--checkpoint-dir", "run"]
@@ -107,7 +107,7 @@ def test_an_address_that_cannot_be_had_is_refused_with_what_to_change(
 
 def test_importing_the_application_starts_nothing_and_needs_no_tensorflow(tmp_path: Path) -> None:
     code = (
-        "import sys, threading, server.app, server.cli, server.listening; "
+        "import sys, threading, server.app, server.cli, server.http.listening; "
         "assert 'tensorflow' not in sys.modules; assert threading.active_count() == 1"
     )
 
@@ -116,8 +116,8 @@ def test_importing_the_application_starts_nothing_and_needs_no_tensorflow(tmp_pa
 
 STOPPED_BEFORE_UVICORN_HEARS_SIGNALS = """
 import os, signal, fastapi, uvicorn
-from server.connection_limits import BufferedBytes, ConnectionLimits
-from server.listening import bind, run
+from server.http.connection_limits import BufferedBytes, ConnectionLimits
+from server.http.listening import bind, run
 
 LIMITS = ConnectionLimits(10, 30.0, BufferedBytes(2**20))
 
@@ -148,8 +148,8 @@ def test_a_signal_just_before_it_serves_is_not_lost() -> None:
 
 SERVES_UNTIL_IT_IS_TOLD_TO_STOP = """
 import fastapi, server.cli
-from server.connection_limits import BufferedBytes, ConnectionLimits
-from server.listening import bind, run
+from server.http.connection_limits import BufferedBytes, ConnectionLimits
+from server.http.listening import bind, run
 
 LIMITS = ConnectionLimits(10, 30.0, BufferedBytes(2**20))
 
@@ -186,8 +186,8 @@ def test_under_nohup_a_terminal_that_is_closed_is_nothing_to_it() -> None:
 
 STOPPED_WHEN_IT_SAYS_ITS_ADDRESS = """
 import os, signal, fastapi
-from server.connection_limits import BufferedBytes, ConnectionLimits
-from server.listening import bind, run
+from server.http.connection_limits import BufferedBytes, ConnectionLimits
+from server.http.listening import bind, run
 
 LIMITS = ConnectionLimits(10, 30.0, BufferedBytes(2**20))
 

@@ -13,16 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.manifest import Kind, Manifest, Tracking
-from hotdelta.chain.names import DELTA_DIRECTORY
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
-from hotdelta.train.assembly import assemble
-from hotdelta.train.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.schedule import SaveEvery
-from hotdelta.train.touched import TouchedRows
-from hotdelta.train.writer import ChainTrainer
-from hotdelta.train.writer_options import WriterOptions
+from hotdelta.chain.format.manifest import Kind, Manifest, Tracking
+from hotdelta.chain.format.names import DELTA_DIRECTORY
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Scanner
+from hotdelta.train.model.assembly import assemble
+from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
+from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery
+from hotdelta.train.tables.touched import TouchedRows
 from tests.chain_replay import Values, replay, values_of
 
 ROWS = 50

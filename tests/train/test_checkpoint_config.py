@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
-from hotdelta.chain.manifest import Kind
+from hotdelta.chain.format.manifest import Kind
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import CheckpointConfig, DeltaWriter, SaveEvery, WriterOptions
 from hotdelta.train.checkpoint_config import settle
-from hotdelta.train.schedule import Progress, SaveAtSteps
+from hotdelta.train.save.schedule import Progress, SaveAtSteps
 from tests.keras.small_models import fit, manifests, small_model
 
 

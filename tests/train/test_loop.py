@@ -14,8 +14,8 @@ import tensorflow as tf
 
 import hotdelta.io as hio
 import hotdelta.keras as hk
-from hotdelta.chain.position import Position
-from hotdelta.chain.scan import Scanner
+from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError, UnsavedError
 from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
 from tests.chain_replay import Values, replay, values_of

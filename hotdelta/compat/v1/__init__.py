@@ -13,7 +13,6 @@ import tensorflow as _tensorflow
 _tensorflow.compat.v1.disable_v2_behavior()
 
 from hotdelta.compat.v1 import compat, distribute, estimator, keras, layers, saved_model, train  # noqa: E402
-from hotdelta.compat.v1.plain_session import InteractiveSession, Session  # noqa: E402
 from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_add,
     scatter_div,
@@ -26,6 +25,7 @@ from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_sub,
     scatter_update,
 )
+from hotdelta.compat.v1.sessions.plain_session import InteractiveSession, Session  # noqa: E402
 
 __all__ = [
     "InteractiveSession",

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as _tensorflow
 
-from hotdelta.compat.v1.cluster_tasks import Server
+from hotdelta.compat.v1.graph.cluster_tasks import Server
 
 __all__ = ["Server"]
 

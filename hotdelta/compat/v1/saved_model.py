@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as _tensorflow
 
 from exporter.export import ExportOptions
-from hotdelta.compat.v1.graph_export import GraphSignature, export_session, refuse_text, signatures_of
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_session, refuse_text, signatures_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
 

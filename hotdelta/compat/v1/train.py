@@ -6,16 +6,16 @@ from typing import Any
 
 import tensorflow as _tensorflow
 
-from hotdelta.compat.v1.cluster_tasks import Server
-from hotdelta.compat.v1.monitored_session import MonitoredTrainingSession
-from hotdelta.compat.v1.reading_session import SingularMonitoredSession
-from hotdelta.compat.v1.saver import Saver, import_meta_graph
-from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, CheckpointSaverListener
-from hotdelta.compat.v1.scaffold import Scaffold
-from hotdelta.compat.v1.session_creators import ChiefSessionCreator, WorkerSessionCreator
-from hotdelta.compat.v1.session_progress import job_progress
-from hotdelta.compat.v1.supervisor import Supervisor
-from hotdelta.compat.v1.warm_starts import init_from_checkpoint, warm_start
+from hotdelta.compat.v1.chain.session_progress import job_progress
+from hotdelta.compat.v1.graph.cluster_tasks import Server
+from hotdelta.compat.v1.restore.warm_starts import init_from_checkpoint, warm_start
+from hotdelta.compat.v1.sessions.creators import ChiefSessionCreator, WorkerSessionCreator
+from hotdelta.compat.v1.sessions.monitored_session import MonitoredTrainingSession
+from hotdelta.compat.v1.sessions.reading_session import SingularMonitoredSession
+from hotdelta.compat.v1.sessions.saver import Saver, import_meta_graph
+from hotdelta.compat.v1.sessions.saver_hook import CheckpointSaverHook, CheckpointSaverListener
+from hotdelta.compat.v1.sessions.scaffold import Scaffold
+from hotdelta.compat.v1.sessions.supervisor import Supervisor
 
 __all__ = [
     "CheckpointSaverHook",

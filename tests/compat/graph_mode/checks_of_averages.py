@@ -13,8 +13,8 @@ import pytest
 import hotdelta.compat.v1 as tf
 from exporter.loaded_graph import LoadedGraph
 from hotdelta.chain import Kind
-from hotdelta.chain.manifest import Tracking
-from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
+from hotdelta.chain.format.manifest import Tracking
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_chain
 from hotdelta.errors import ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.checks_of_exports import INCREMENTAL, export, predictions, rows_of, served

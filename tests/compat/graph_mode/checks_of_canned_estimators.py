@@ -11,7 +11,7 @@ import pytest
 
 import hotdelta.compat.v1 as tf
 from exporter.loaded_graph import LoadedGraph
-from hotdelta.chain.manifest import Kind
+from hotdelta.chain.format.manifest import Kind
 from hotdelta.errors import ConfigurationError
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.small_estimators import SettlingHook

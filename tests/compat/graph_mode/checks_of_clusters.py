@@ -15,9 +15,10 @@ import hotdelta.compat.v1 as tf
 import hotdelta.io as hio
 import hotdelta.train
 from exporter.loaded_graph import LoadedGraph
-from hotdelta.chain import BundleReader, Kind, Manifest, directory_of, names
-from hotdelta.compat.v1.session_chain import SessionChain
-from hotdelta.compat.v1.training_graph import training_graph_of
+from hotdelta.chain import BundleReader, Kind, Manifest, directory_of
+from hotdelta.chain.format import names
+from hotdelta.compat.v1.chain.session_chain import SessionChain
+from hotdelta.compat.v1.recording.training_graph import training_graph_of
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.compat.graph_mode.checks_of_exports import export, predictions, rows_of, served
 from tests.compat.graph_mode.checks_of_failures import MANY_ROWS, race

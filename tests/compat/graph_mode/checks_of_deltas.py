@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hotdelta.compat.v1 as tf
-from hotdelta.chain.manifest import Kind, Tracking
+from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.errors import ModelMismatchError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.small_graphs import (

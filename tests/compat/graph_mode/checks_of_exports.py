@@ -12,8 +12,8 @@ import hotdelta.compat.v1 as tf
 from exporter.cli import main
 from exporter.export import ExportOptions
 from exporter.loaded_graph import LoadedGraph
-from hotdelta.chain.manifest import Kind
-from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_chain
 from hotdelta.errors import ConfigurationError, ModelMismatchError
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.small_graphs import (

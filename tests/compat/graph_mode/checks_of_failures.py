@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import hotdelta.compat.v1 as tf
-from hotdelta.chain.manifest import Kind
-from hotdelta.compat.v1.cluster_tasks import awaited_servers, own_task
-from hotdelta.compat.v1.session_chain import SessionChain
-from hotdelta.compat.v1.watched_session import WatchedSession
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.compat.v1.chain.session_chain import SessionChain
+from hotdelta.compat.v1.graph.cluster_tasks import awaited_servers, own_task
+from hotdelta.compat.v1.sessions.watched_session import WatchedSession
 from hotdelta.errors import ConfigurationError, UnsavedError
-from hotdelta.train import server_patience
-from hotdelta.train.job import Job, JobFolder
-from hotdelta.train.server_answers import why_silent
+from hotdelta.train.jobs.job import Job, JobFolder
+from hotdelta.train.servers import patience as server_patience
+from hotdelta.train.servers.patience import why_silent
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_graphs import (

@@ -10,7 +10,7 @@ import pytest
 import hotdelta.compat.v1 as tf
 from exporter.export import ExportOptions
 from hotdelta.chain import Position
-from hotdelta.compat.v1.graph_export import GraphSignature, export_chain
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_chain
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_graphs import ROWS, build_model, new_graph

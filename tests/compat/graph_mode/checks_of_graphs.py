@@ -14,8 +14,8 @@ import hotdelta.io as hio
 from exporter.export import ExportOptions
 from exporter.loaded_graph import LoadedGraph
 from hotdelta.chain import BundleReader, directory_of
-from hotdelta.chain.manifest import Kind, Manifest, Tracking
-from hotdelta.compat.v1.graph_export import GraphSignature, export_session
+from hotdelta.chain.format.manifest import Kind, Manifest, Tracking
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_session
 from hotdelta.errors import ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.local_cluster import fresh_cluster

@@ -12,7 +12,7 @@ import pytest
 import hotdelta.compat.v1 as tf
 from exporter.export import ExportOptions
 from exporter.loaded_graph import LoadedGraph
-from hotdelta.compat.v1.graph_export import GraphSignature, export_session
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_session
 from hotdelta.errors import ConfigurationError
 from tests.compat.graph_mode.small_graphs import new_graph
 from tests.exporter.largest_tensors import largest_tensor_bytes

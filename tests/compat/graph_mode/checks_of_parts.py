@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotdelta.compat.v1.lookup_strategy import moved_rows
+from hotdelta.compat.v1.graph.lookup_strategy import moved_rows
 from hotdelta.errors import ModelMismatchError
 
 

@@ -12,7 +12,7 @@ import pytest
 import hotdelta.compat.v1 as tf
 from hotdelta.chain import Kind, Manifest, directory_of
 from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, warm_start
-from hotdelta.compat.v1.reading_session import checkpoint_directory, has_chain
+from hotdelta.compat.v1.sessions.reading_session import checkpoint_directory, has_chain
 from hotdelta.errors import ChainError, ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.small_graphs import (

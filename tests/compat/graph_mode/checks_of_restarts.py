@@ -15,10 +15,11 @@ import pytest
 import tensorflow as stock
 
 import hotdelta.compat.v1 as tf
-from hotdelta.chain import BundleReader, Kind, Manifest, directory_of, names
-from hotdelta.compat.v1.recording_roll import RecordingRoll
-from hotdelta.compat.v1.session_chain import SessionChain
-from hotdelta.compat.v1.session_progress import ChiefProgress
+from hotdelta.chain import BundleReader, Kind, Manifest, directory_of
+from hotdelta.chain.format import names
+from hotdelta.compat.v1.chain.session_chain import SessionChain
+from hotdelta.compat.v1.chain.session_progress import ChiefProgress
+from hotdelta.compat.v1.recording.roll import RecordingRoll
 from hotdelta.errors import ConfigurationError, JobRestartedError
 from hotdelta.train import Job, TrainerProgress
 from tests.compat.chain_states import manifests, newest_state, state_of

@@ -9,10 +9,10 @@ import pytest
 
 import hotdelta.compat.v1 as tf
 from hotdelta.chain import Kind
-from hotdelta.compat.v1.save_schedule import PolicyTimer
+from hotdelta.compat.v1.chain.save_schedule import PolicyTimer
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import CheckpointConfig
-from hotdelta.train.schedule import SaveEvery
+from hotdelta.train.save.schedule import SaveEvery
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.checks_of_estimators import examples
 from tests.compat.graph_mode.small_graphs import (

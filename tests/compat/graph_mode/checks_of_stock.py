@@ -10,7 +10,7 @@ import pytest
 import tensorflow as stock
 
 import hotdelta.compat.v1 as tf
-from hotdelta.chain.manifest import Kind
+from hotdelta.chain.format.manifest import Kind
 from hotdelta.errors import ConfigurationError, DirectoryBusyError, ModelMismatchError
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from tests.compat.chain_states import manifests

@@ -19,7 +19,7 @@ from hotdelta.compat.v1.estimator.evaluation_rounds import (
     evaluate_continuously,
 )
 from hotdelta.errors import ConfigurationError
-from hotdelta.train.server_patience import PATIENCE
+from hotdelta.train.servers.patience import PATIENCE
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_estimators import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import hotdelta.compat.v1 as tf
-from hotdelta.compat.v1 import open_chains
-from hotdelta.compat.v1.saved_variables import find_saved_variables
+from hotdelta.compat.v1.chain import open_chains
+from hotdelta.compat.v1.graph.saved_variables import find_saved_variables
 from tests.compat.chain_states import State
 
 ROWS, COLUMNS = 30, 4

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.chain.save_schedule import given_twice
 from hotdelta.compat.v1.estimator.export_job import ExportJob, refuse_extras
 from hotdelta.compat.v1.estimator.inference import (
     Checkpoint,
@@ -24,8 +25,7 @@ from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec, ModeKeys
 from hotdelta.compat.v1.estimator.training import run_training
 from hotdelta.compat.v1.estimator.warm_start import WarmStartSettings, to_settings, warm_start
-from hotdelta.compat.v1.restoring import find_meant, find_meant_full, highest_step
-from hotdelta.compat.v1.save_schedule import given_twice
+from hotdelta.compat.v1.restore.restoring import find_meant, find_meant_full, highest_step
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import refuse_nested, to_directory
 from hotdelta.logs import event

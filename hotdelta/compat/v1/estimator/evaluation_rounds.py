@@ -15,7 +15,7 @@ from hotdelta.compat.v1.estimator.export_job import require_chain
 from hotdelta.compat.v1.estimator.train_specs import EvalSpec
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
-from hotdelta.train.server_patience import PATIENCE
+from hotdelta.train.servers.patience import PATIENCE
 
 logger = logging.getLogger(__name__)
 v1 = tf.compat.v1

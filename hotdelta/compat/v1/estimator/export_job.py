@@ -13,10 +13,10 @@ from exporter.export import ExportOptions
 from hotdelta.compat.v1.estimator.export import ServingInputReceiver, signature_outputs
 from hotdelta.compat.v1.estimator.inference import Checkpoint
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
-from hotdelta.compat.v1.graph_export import GraphSignature, export_chain, export_session, refuse_text
-from hotdelta.compat.v1.reading_session import has_chain
-from hotdelta.compat.v1.restoring import find_asked_full
-from hotdelta.compat.v1.saver import Saver
+from hotdelta.compat.v1.restore.restoring import find_asked_full
+from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_chain, export_session, refuse_text
+from hotdelta.compat.v1.sessions.reading_session import has_chain
+from hotdelta.compat.v1.sessions.saver import Saver
 from hotdelta.errors import ConfigurationError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
-from hotdelta.compat.v1.reading_session import checkpoint_directory, has_chain
-from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.compat.v1.sessions.reading_session import checkpoint_directory, has_chain
+from hotdelta.compat.v1.sessions.scaffold import Scaffold
 
 v1 = tf.compat.v1
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.save_schedule import (
+from hotdelta.compat.v1.chain.save_schedule import (
     DEFAULT_KEEP,
     NEVER_HOURS,
     check_kept,

@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.cluster_tasks import Server, own_task
 from hotdelta.compat.v1.estimator.estimator import Estimator
 from hotdelta.compat.v1.estimator.evaluation_rounds import (
     EvaluatingListener,
@@ -19,6 +18,7 @@ from hotdelta.compat.v1.estimator.evaluation_rounds import (
 from hotdelta.compat.v1.estimator.exporters import FinalExporter
 from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.train_specs import EvalSpec, TrainSpec
+from hotdelta.compat.v1.graph.cluster_tasks import Server, own_task
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 

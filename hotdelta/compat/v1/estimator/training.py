@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.estimator.run_config import RunConfig
 from hotdelta.compat.v1.estimator.spec import EstimatorSpec
-from hotdelta.compat.v1.monitored_session import MonitoredTrainingSession
-from hotdelta.compat.v1.recording_hooks import RecordingHook
-from hotdelta.compat.v1.saver import Saver
-from hotdelta.compat.v1.saver_hook import CheckpointSaverHook, require_incremental_scaffold
-from hotdelta.compat.v1.scaffold import Scaffold
+from hotdelta.compat.v1.recording.hooks import RecordingHook
+from hotdelta.compat.v1.sessions.monitored_session import MonitoredTrainingSession
+from hotdelta.compat.v1.sessions.saver import Saver
+from hotdelta.compat.v1.sessions.saver_hook import CheckpointSaverHook, require_incremental_scaffold
+from hotdelta.compat.v1.sessions.scaffold import Scaffold
 from hotdelta.errors import ConfigurationError
 from hotdelta.tensorflow_internals import add_listeners, hook_directory
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from hotdelta.compat.v1 import warm_starts
+from hotdelta.compat.v1.restore import warm_starts
 from hotdelta.errors import ConfigurationError
 
 v1 = tf.compat.v1

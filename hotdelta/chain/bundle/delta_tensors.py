@@ -1,0 +1,41 @@
+"""Which tensors of a delta are those of a variable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+
+from hotdelta.chain.format import names
+
+# What comes before the key of the table in that of a slot: Keras's optimizers may be wrapped, DeltaWriter has `slots`.
+_BEFORE_TABLE = re.compile(r"(?:optimizer(?:/inner|/optimizers/\d+)*|slots)/[^/]+/|[^/]*/")
+
+
+def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:
+    """The name of the ids of its rows: its own; of a slot that shares those of its table, the table's.
+
+    `owner`: the key of that table; empty when only the name of the slot tells it.
+    """
+    found = possible_ids(key, owner=owner)
+    return next((name for name in found if name in tensors), key + names.IDS_SUFFIX)
+
+
+def possible_ids(key: str, *, owner: str = "") -> Iterator[str]:
+    """Which tensors the ids of its rows may be; the first that is there is it."""
+    return (possible + names.IDS_SUFFIX for possible in (key, owner, *_possible_owners(key)))
+
+
+def _possible_owners(key: str) -> Iterator[str]:
+    """The likeliest first. TensorFlow 1 names a slot `<table>/<slot>`, Keras `optimizer/<slot>/<table>`.
+
+    A table may be named like a slot: that of `optimizer/momentums/items` is `items`, and not `momentums/items`.
+    """
+    above = key
+    while "/" in above:
+        above = above.rpartition("/")[0]
+        yield above
+    before = _BEFORE_TABLE.match(key)
+    below = key[before.end() :] if before else ""
+    while below:
+        yield below
+        below = below.partition("/")[2]

@@ -1,0 +1,178 @@
+"""The `.index` file of a TensorFlow tensor bundle: which tensors there are, and where in which data file.
+
+The header has the empty key, every other key is the name of a tensor. Reading never trusts: a damaged file
+gives DamagedError and never another exception.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NoReturn
+
+from hotdelta.chain.bundle.table_file import decode_table, encode_table
+from hotdelta.chain.bundle.wire import MalformedError, bytes_field, fixed32_field, parse_message, varint_field
+from hotdelta.errors import DamagedError
+
+MAX_INDEX_BYTES = 64 * 1024 * 1024
+
+_MAX_RANK = 254
+
+DTYPES: Mapping[int, str] = {
+    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64",
+    9: "int64", 10: "bool", 14: "bfloat16", 17: "uint16", 18: "complex128", 19: "float16", 22: "uint32",
+    23: "uint64",
+}  # fmt: skip
+DTYPE_NUMBERS: Mapping[str, int] = {name: number for number, name in DTYPES.items()}
+
+
+Extents = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BundleEntry:
+    """Where one tensor is. `crc32c` is masked. A sliced tensor has no bytes of its own, its slices do.
+
+    A slice has a start and a length for each axis; length -1 is the whole axis.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    crc32c: int
+    slices: tuple[Extents, ...] = ()
+
+    @property
+    def is_sliced(self) -> bool:
+        return bool(self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleIndex:
+    num_shards: int
+    entries: Mapping[str, BundleEntry]
+
+
+def encode_index(index: BundleIndex) -> bytes:
+    """The bytes of the index file; TensorFlow writes the same, with shorter keys in its index block."""
+    header = varint_field(1, index.num_shards) + bytes_field(3, varint_field(1, 1))
+    records = [(b"", header)]
+    records += sorted((encode_key(name), _encode_entry(entry)) for name, entry in index.entries.items())
+    return encode_table(records)
+
+
+def decode_index(data: bytes) -> BundleIndex:
+    """Raises MalformedError, which says what is wrong."""
+    records = decode_table(data)
+    key, header = next(records, (b"?", b""))
+    if key != b"":
+        raise MalformedError("the header is missing")
+    num_shards = _decode_header(header)
+    entries = {}
+    for key, value in records:
+        entry = _decode_entry(value)
+        if entry.shard >= num_shards:
+            raise MalformedError(f"tensor {key!r} is in shard {entry.shard} of {num_shards}")
+        entries[decode_key(key)] = entry
+    return BundleIndex(num_shards, entries)
+
+
+def read_index(path: Path) -> BundleIndex:
+    """Raises DamagedError when the file is missing, or is not the index of a tensor bundle."""
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size > MAX_INDEX_BYTES:
+                _damaged(path, f"larger than {MAX_INDEX_BYTES} bytes")
+            return parse_index(file.read(MAX_INDEX_BYTES + 1), path)
+    except OSError as error:
+        raise DamagedError(
+            f"index {path.name} cannot be read: {error.strerror}", path=path, position="", retryable=True
+        ) from error
+
+
+def parse_index(data: bytes, path: Path) -> BundleIndex:
+    """Raises DamagedError when these bytes, which were read from `path`, are not the index of a tensor bundle."""
+    try:
+        return decode_index(data)
+    except MalformedError as error:
+        raise DamagedError(f"index {path.name}: {error}", path=path, position="") from error
+
+
+def encode_key(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def decode_key(key: bytes) -> str:
+    """Keys of slices of partitioned variables are not text; they survive as surrogates."""
+    return key.decode("utf-8", "surrogateescape")
+
+
+def _damaged(path: Path, reason: str) -> NoReturn:
+    raise DamagedError(f"index {path.name} is damaged: {reason}", path=path, position="")
+
+
+def _encode_entry(entry: BundleEntry) -> bytes:
+    shape = b"".join(bytes_field(2, varint_field(1, size)) for size in entry.shape)
+    return (
+        varint_field(1, DTYPE_NUMBERS[entry.dtype])
+        + bytes_field(2, shape)
+        + varint_field(3, entry.shard)
+        + varint_field(4, entry.offset)
+        + varint_field(5, entry.size)
+        + fixed32_field(6, entry.crc32c)
+        + b"".join(bytes_field(7, _encode_slice(extents)) for extents in entry.slices)
+    )
+
+
+def _encode_slice(extents: Extents) -> bytes:
+    """An axis without a length is the whole axis."""
+    return b"".join(
+        bytes_field(1, varint_field(1, start) + (varint_field(2, length) if length >= 0 else b""))
+        for start, length in extents
+    )
+
+
+@lru_cache(maxsize=64)
+def _decode_header(data: bytes) -> int:
+    fields = parse_message(data)
+    if fields.integer(2):
+        raise MalformedError("it was written on a big-endian machine")
+    version = parse_message(fields.message(3))
+    if version.integer(2) > 1:
+        raise MalformedError(f"it needs a reader of version {version.integer(2)}")
+    if not 0 < fields.integer(1) < 100_000:
+        raise MalformedError(f"it has {fields.integer(1)} shards")
+    return fields.integer(1)
+
+
+def _decode_entry(data: bytes) -> BundleEntry:
+    fields = parse_message(data)
+    number = fields.integer(1)
+    return BundleEntry(
+        dtype=DTYPES.get(number, f"tensorflow-{number}"),
+        shape=_decode_shape(fields.message(2)),
+        shard=fields.integer(3),
+        offset=fields.integer(4),
+        size=fields.integer(5),
+        crc32c=fields.fixed32(6),
+        slices=tuple(_decode_slice(part) for part in fields.messages(7)),
+    )
+
+
+def _decode_slice(data: bytes) -> Extents:
+    extents = (parse_message(extent) for extent in parse_message(data).messages(1))
+    return tuple((extent.integer(1), extent.integer(2) if extent.count(2) else -1) for extent in extents)
+
+
+@lru_cache(maxsize=4096)
+def _decode_shape(data: bytes) -> tuple[int, ...]:
+    """Remembered: the deltas of a chain have the same few shapes, ten thousands of times."""
+    fields = parse_message(data)
+    if fields.count(2) > _MAX_RANK or fields.integer(3):
+        raise MalformedError("a tensor has no definite shape")
+    return tuple(parse_message(dimension).integer(1) for dimension in fields.messages(2))

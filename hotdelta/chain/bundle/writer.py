@@ -1,0 +1,224 @@
+"""Tensor bundles as TensorFlow reads and writes them (SaveV2, RestoreV2), durable and without TensorFlow.
+
+A bundle is an index file and one data file per shard. The writer leaves them under temporary names: what it
+returns is prepared, not committed. To the chain the values are opaque bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hotdelta.chain.bundle.digest import digest_bytes
+from hotdelta.chain.bundle.index import DTYPE_NUMBERS, BundleEntry, BundleIndex, encode_index
+from hotdelta.chain.bundle.reader import itemsize
+from hotdelta.chain.bundle.shard_file import Checksums, Extent, ShardFile
+from hotdelta.chain.disk import Disk, write_durably
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import FileRecord
+from hotdelta.chain.write_failure import translated
+
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """One tensor of a bundle: what it is, and the shard whose data file holds it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: int
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * itemsize(self.dtype)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBundle:
+    """A bundle that is written and durable under temporary names, but not committed."""
+
+    directory: Path
+    prefix: str
+    files: tuple[FileRecord, ...]
+    temporary_names: Mapping[str, str]
+
+    def renamed(self, prefix: str) -> PreparedBundle:
+        """The same files, to be committed under another prefix: a full is named after the step at which it closed."""
+        new_names = {file.name: prefix + file.name.removeprefix(self.prefix) for file in self.files}
+        return PreparedBundle(
+            self.directory,
+            prefix,
+            tuple(replace(file, name=new_names[file.name]) for file in self.files),
+            {new_names[name]: temporary for name, temporary in self.temporary_names.items()},
+        )
+
+
+class BundleWriter:
+    """Writes one tensor bundle. The layout is fixed up front, so rows may come in any order.
+
+    One thread at a time. Every method but `abandon` raises CommitError when the disk fails; then call `abandon`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        prefix: str,
+        tensors: Sequence[TensorLayout],
+        *,
+        shard_roles: Sequence[str],
+        disk: Disk,
+    ) -> None:
+        _check_layout(tensors, len(shard_roles))
+        self._directory = directory
+        self._prefix = prefix
+        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self._extents = [_place(tensors, shard) for shard in range(len(shard_roles))]
+        self._shard_roles = shard_roles
+        self._disk = disk
+        self._shards: list[ShardFile] = []
+        self._rows_written = dict.fromkeys(self._tensors, 0)
+        try:
+            with self._translated():
+                for shard, extents in enumerate(self._extents):
+                    path = self._temporary(self._data_name(shard))
+                    self._shards.append(ShardFile.create(path, extents, disk))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def write(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Writes a whole tensor."""
+        tensor = self._checked(name, values, values.shape)
+        with self._translated():
+            self._shards[tensor.shard].write_tensor(name, _raw(values).data)
+        self._rows_written[name] = _count_rows(tensor)
+
+    def write_rows(self, name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
+        """Writes rows that lie side by side."""
+        tensor = self._checked(name, rows, (self._tensors[name].shape[0], *rows.shape[1:]))
+        if not 0 <= first_row <= first_row + len(rows) <= tensor.shape[0]:
+            raise ValueError(
+                f"rows {first_row} to {first_row + len(rows)} of {name!r} are outside {tensor.shape}"
+            )
+        with self._translated():
+            self._shards[tensor.shard].write_part(name, _raw(rows).data, first_row * tensor.row_bytes)
+        self._rows_written[name] += len(rows)
+
+    def patch_rows(self, name: str, ids: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
+        """Writes scattered rows over what is there; `ids` are sorted and unique."""
+        tensor = self._checked(name, rows, (self._tensors[name].shape[0], *rows.shape[1:]))
+        if len(ids) != len(rows):
+            raise ValueError(f"{len(ids)} ids for {len(rows)} rows of {name!r}")
+        if len(ids) == 0 or tensor.row_bytes == 0:
+            return
+        if ids[0] < 0 or ids[-1] >= tensor.shape[0] or (np.diff(ids) <= 0).any():
+            raise ValueError(f"ids of {name!r} are not sorted, not unique or outside {tensor.shape}")
+        with self._translated():
+            raw = _raw(rows).reshape(len(rows), tensor.row_bytes)
+            self._shards[tensor.shard].patch_rows(name, ids, raw)
+
+    def finish(self) -> PreparedBundle:
+        """Makes data files and index durable. Raises ValueError when a tensor was not written completely."""
+        for name, tensor in self._tensors.items():
+            if self._rows_written[name] < _count_rows(tensor):
+                raise ValueError(f"tensor {name!r} of {self._prefix} was not written completely")
+        with self._translated():
+            checksums = [shard.finish() for shard in self._shards]
+            files = [
+                FileRecord(self._data_name(number), shard.size, checksum.digest, self._shard_roles[number])
+                for number, (shard, checksum) in enumerate(zip(self._shards, checksums, strict=True))
+            ]
+            files.append(self._write_index(checksums))
+        temporary_names = {file.name: f"{names.TEMPORARY_PREFIX}{file.name}" for file in files}
+        return PreparedBundle(self._directory, self._prefix, tuple(files), temporary_names)
+
+    def abandon(self) -> None:
+        """Removes the temporary files. Never raises OSError: what stays is swept at the next start."""
+        for shard in self._shards:
+            with contextlib.suppress(OSError):
+                shard.close()
+        final_names = [self._data_name(shard) for shard in range(len(self._shard_roles))]
+        for name in [*final_names, names.index_name(self._prefix)]:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(self._temporary(name))
+
+    def _write_index(self, checksums: Sequence[Checksums]) -> FileRecord:
+        content = encode_index(BundleIndex(len(self._shards), self._entries(checksums)))
+        name = names.index_name(self._prefix)
+        write_durably(self._disk, self._temporary(name), content)
+        return FileRecord(name, len(content), digest_bytes(content), names.ROLE_INDEX)
+
+    def _entries(self, checksums: Sequence[Checksums]) -> dict[str, BundleEntry]:
+        entries = {}
+        for name, tensor in self._tensors.items():
+            extent = self._extents[tensor.shard][name]
+            crc32c = checksums[tensor.shard].crc32c[name]
+            entries[name] = BundleEntry(
+                tensor.dtype, tensor.shape, tensor.shard, extent.offset, extent.size, crc32c
+            )
+        return entries
+
+    def _checked(self, name: str, values: npt.NDArray[Any], shape: tuple[int, ...]) -> TensorLayout:
+        tensor = self._tensors[name]
+        stand_in = "uint16" if tensor.dtype == "bfloat16" else tensor.dtype
+        if (
+            values.dtype.name not in (tensor.dtype, stand_in)
+            or not values.dtype.isnative
+            or shape != tensor.shape
+        ):
+            raise ValueError(
+                f"{name!r} is {tensor.dtype} {tensor.shape}, but {values.dtype} {values.shape} was given"
+            )
+        return tensor
+
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        return translated(f"writing {self._prefix}", self._directory)
+
+    def _temporary(self, name: str) -> Path:
+        return self._directory / f"{names.TEMPORARY_PREFIX}{name}"
+
+    def _data_name(self, shard: int) -> str:
+        return names.data_name(self._prefix, shard, len(self._shard_roles))
+
+
+def _check_layout(tensors: Sequence[TensorLayout], num_shards: int) -> None:
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise ValueError("two tensors of a bundle have the same name")
+    for tensor in tensors:
+        if not tensor.name or tensor.dtype not in DTYPE_NUMBERS or tensor.dtype == "string":
+            raise ValueError(f"tensor {tensor.name!r} of {tensor.dtype} cannot be written to a bundle")
+        if not 0 <= tensor.shard < num_shards or min(tensor.shape, default=0) < 0:
+            raise ValueError(f"tensor {tensor.name!r} has shard {tensor.shard} and shape {tensor.shape}")
+
+
+def _place(tensors: Sequence[TensorLayout], shard: int) -> dict[str, Extent]:
+    extents: dict[str, Extent] = {}
+    end = 0
+    for tensor in tensors:
+        if tensor.shard == shard:
+            offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            extents[tensor.name] = Extent(offset, tensor.size)
+            end = offset + tensor.size
+    return extents
+
+
+def _count_rows(tensor: TensorLayout) -> int:
+    return tensor.shape[0] if tensor.shape else 1
+
+
+def _raw(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The bytes of an array; memoryview itself does not know bfloat16."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

@@ -1,0 +1,131 @@
+"""Whether the files of a commit are there, and are those that its manifest lists."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from hotdelta.chain.bundle.digest import digest_file
+from hotdelta.chain.format import names
+from hotdelta.chain.format.manifest import FileRecord, Kind, Manifest
+from hotdelta.errors import DamagedError
+
+_ARRIVING = "it may still be arriving; if not, a later full steps over it"
+_READ_BYTES = 64 * 1024
+_COPY_AGAIN = "copy it again, or wait for a full"
+
+
+def directory_of(run_dir: Path, kind: Kind) -> Path:
+    return run_dir if kind is Kind.FULL else run_dir / names.DELTA_DIRECTORY
+
+
+def verify(
+    run_dir: Path,
+    manifest: Manifest,
+    *,
+    roles: Collection[str] | None = None,
+    on_read: Callable[[int], None] | None = None,
+) -> None:
+    """Compares sizes and digests of the files of a commit (of those roles) with its manifest.
+
+    `on_read` hears the bytes of each piece that was read. Raises DamagedError, retryable when a file is missing or too
+    short: it may still be arriving.
+    """
+    directory = directory_of(run_dir, manifest.kind)
+    for file in manifest.files:
+        if roles is None or file.role in roles:
+            _verify_file(directory / file.name, file, str(manifest.position), on_read)
+
+
+def _verify_file(path: Path, file: FileRecord, position: str, on_read: Callable[[int], None] | None) -> None:
+    descriptor = open_listed(path, file, position)
+    try:
+        size, digest = digest_file(descriptor, on_read=on_read)
+    except OSError as error:
+        raise unreadable(path, position, error) from error
+    finally:
+        os.close(descriptor)
+    _require_size(path, file, position, size)
+    require_digest(path, file, position, digest)
+
+
+def open_listed(path: Path, file: FileRecord, position: str) -> int:
+    """A descriptor of a file that has the size that its manifest says. Raises DamagedError."""
+    try:
+        descriptor = open_plainly(path)
+    except OSError as error:
+        raise unreadable(path, position, error) from error
+    try:
+        _require_size(path, file, position, os.fstat(descriptor).st_size)
+    except OSError as error:
+        os.close(descriptor)
+        raise unreadable(path, position, error) from error
+    except DamagedError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_plainly(path: Path | str, *, may_be_link: bool = False) -> int:
+    """A descriptor for reading a regular file.
+
+    Raises OSError for anything else: a symbolic link could lead out of the directory and be turned elsewhere after it
+    was verified, and a pipe would let its reader wait for ever.
+    """
+    follow = 0 if may_be_link else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | follow)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_plainly(path: Path | str, max_bytes: int) -> bytes:
+    """What a regular file holds, or one byte more than `max_bytes` of it. Raises OSError, as open_plainly does."""
+    descriptor = open_plainly(path)
+    try:
+        pieces, size = [], 0
+        while size <= max_bytes and (piece := os.read(descriptor, min(_READ_BYTES, max_bytes + 1 - size))):
+            pieces.append(piece)
+            size += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def _require_size(path: Path, file: FileRecord, position: str, size: int) -> None:
+    if size != file.bytes:
+        raise DamagedError(
+            f"{path.name} of {position} has {size} bytes, its manifest says {file.bytes}",
+            path=path,
+            position=position,
+            retryable=size < file.bytes,
+            hint="it may still be arriving" if size < file.bytes else _COPY_AGAIN,
+        )
+
+
+def require_digest(path: Path, file: FileRecord, position: str, digest: str) -> None:
+    """Raises DamagedError: another digest than that of the manifest does not get better by waiting."""
+    if digest != file.digest:
+        raise DamagedError(
+            f"{path.name} of {position} does not have the digest that its manifest says",
+            path=path,
+            position=position,
+            hint=_COPY_AGAIN,
+        )
+
+
+def unreadable(path: Path, position: str, error: OSError) -> DamagedError:
+    return DamagedError(
+        f"{path.name} of {position} cannot be read: {error.strerror}",
+        path=path,
+        position=position,
+        retryable=True,
+        hint=_ARRIVING,
+    )

@@ -1,0 +1,57 @@
+"""`tf.train.Server`, and what it knows of its cluster: a Session tells neither the addresses nor its own task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.compat.v1.graph.saved_variables import is_remote
+from hotdelta.train.servers.addresses import addresses_in, task_of
+
+_server_defs: dict[str, Any] = {}
+
+
+class Server(tf.distribute.Server):
+    """tf.train.Server. Its cluster is remembered for the Sessions of this process that it is the master of."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        definition = self.server_def
+        own = addresses_in(definition.cluster).get(_own_task(definition), "")
+        # An Estimator knows its master by the address in TF_CONFIG.
+        _server_defs.update({self.target: definition, f"grpc://{own}": definition})
+
+
+def own_task(master: str) -> str | None:
+    """None when no Server of this process is this master."""
+    definition = _server_defs.get(master)
+    return _own_task(definition) if definition is not None else None
+
+
+def awaited_servers(master: str, config: Any, variables: Iterable[Any]) -> dict[str, str]:
+    """The tasks that a Session waits for, with their addresses; empty when no other process holds a variable.
+
+    TensorFlow waits for the whole cluster, or for those that the device filters of the Session's config leave. Where
+    the cluster is not known they are those that hold variables, without addresses.
+    """
+    holding = sorted({task_of(each.device) for each in variables if is_remote(each.device)})
+    definition = _server_defs.get(master)
+    if not holding or definition is None:
+        return dict.fromkeys(holding, "")
+    filters = [tf.DeviceSpec.from_string(text) for text in (config.device_filters if config else ())]
+    return {
+        task: address
+        for task, address in addresses_in(definition.cluster).items()
+        if not filters or any(_is_left(task, each) for each in filters)
+    }
+
+
+def _own_task(definition: Any) -> str:
+    return f"/job:{definition.job_name}/task:{definition.task_index}"
+
+
+def _is_left(task: str, device_filter: Any) -> bool:
+    spec = tf.DeviceSpec.from_string(task)
+    return device_filter.job in (None, spec.job) and device_filter.task in (None, spec.task)

@@ -1,0 +1,60 @@
+"""Which variables of a training graph serving needs: all but the optimizer's, by the names that tf.train gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import tensorflow as tf
+
+from hotdelta.chain.format.slot_key import is_slot_key
+from hotdelta.compat.v1.graph.saved_variables import SavedVariable
+
+_OPTIMIZER_SCALAR = re.compile(r"(.*/)?beta[12]_power(_\d+)?")
+
+
+def slot_owner(item: SavedVariable, saved: Sequence[SavedVariable]) -> SavedVariable | None:
+    """The trainable variable whose optimizer slot this is: tf.train names slots `<variable>/<optimizer>`.
+
+    An optimizer that is used inside of a variable_scope puts the scope's name before that of the variable.
+    """
+    if item.is_trainable:
+        return None
+    trainable = [other for other in saved if other.is_trainable]
+    owners = [other for other in trainable if _is_slot_of(item, other, trainable)] or [
+        other
+        for other in trainable
+        if item.key.rpartition("/")[0].endswith(f"/{other.key}") and item.shape == other.shape
+    ]
+    return max(owners, key=lambda owner: len(owner.key), default=None)
+
+
+def _is_slot_of(item: SavedVariable, owner: SavedVariable, trainable: Sequence[SavedVariable]) -> bool:
+    return is_slot_key(
+        item.key,
+        item.shape,
+        owner=owner.key,
+        owner_shape=owner.shape,
+        parameters=(other.key for other in trainable),
+    )
+
+
+def shares_ids(slot: str, table: str) -> bool:
+    """Whether readers of a delta find the ids of a slot's rows under the key of its table: by the beginning."""
+    return slot.startswith(f"{table}/")
+
+
+def is_served(item: SavedVariable, saved: Sequence[SavedVariable]) -> bool:
+    return slot_owner(item, saved) is None and not _is_of_training(item)
+
+
+def served_variables(saved: Iterable[SavedVariable]) -> list[SavedVariable]:
+    everything = list(saved)
+    return [item for item in everything if is_served(item, everything)]
+
+
+def _is_of_training(item: SavedVariable) -> bool:
+    step = tf.compat.v1.train.get_global_step()
+    if step is not None and item.parts[0].variable is step:
+        return True
+    return not item.is_trainable and not item.shape and _OPTIMIZER_SCALAR.fullmatch(item.key) is not None

@@ -1,0 +1,277 @@
+"""What a graph needs for incremental checkpoints: its tables, their recorders, and the operations to read and write.
+
+Built once, when the scaffold is finalized: every operation of the user is there, and the graph is still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from hotdelta.chain.format.manifest import TableRecord, Tracking
+from hotdelta.chain.format.position import Node
+from hotdelta.compat.v1.graph.growth import refuse_new_variables, refuse_new_writers
+from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, is_remote
+from hotdelta.compat.v1.graph.session_values import RowOperations, ValueOperations
+from hotdelta.compat.v1.recording.full_bundle import FullBundleOperations
+from hotdelta.compat.v1.recording.layout import GraphLayout, TableLayout, find_layout
+from hotdelta.compat.v1.recording.recorder import (
+    SCOPE,
+    PartFlags,
+    add_recorder,
+    make_flags,
+    mark_all,
+    mark_when_assigned,
+    refusal,
+)
+from hotdelta.compat.v1.recording.roll import RecordingRoll
+from hotdelta.compat.v1.recording.shard_delta import ShardDelta, ShardMember
+from hotdelta.tensorflow_internals import unfinalize
+from hotdelta.train.model.variables import ModelVariables, Table
+from hotdelta.train.rows.trackers import warn_of_comparing
+
+_REMEDY = (
+    "train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer), outside of tf.cond, "
+    "and without a regularizer or a moving average of it"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphTable:
+    """A table with its slots: how its rows are read and written, and which of them were touched (None: compared).
+
+    `set_up`: for each part the operations that give all of its rows, or of those of a slot, a value.
+    """
+
+    table: Table
+    rows: Mapping[str, RowOperations]
+    flags: tuple[PartFlags, ...] | None
+    strategy: str
+    set_up: tuple[tuple[Any, ...], ...]
+
+    @property
+    def key(self) -> str:
+        return self.table.key
+
+    @property
+    def saved(self) -> SavedVariable:
+        return self.rows[self.key].saved
+
+    @property
+    def tracking(self) -> Tracking:
+        return Tracking.CHANGED if self.flags is None else Tracking.TOUCHED
+
+
+@dataclass(slots=True, eq=False)
+class TrainingGraph:
+    """`restored` is the node that the newest restore of a Session of this graph put it to.
+
+    `all_touched` marks every row of the tables that record. `shards`: how parameter servers write their own rows; None
+    when one process has all of them. `roll`: who else trains; None when no other process could.
+    """
+
+    variables: ModelVariables
+    tables: tuple[GraphTable, ...]
+    values: ValueOperations
+    full: FullBundleOperations
+    markers: tuple[tf.Variable, ...]
+    all_touched: tf.Operation
+    recorders: dict[str, tf.Operation]
+    shards: ShardDelta | None
+    roll: RecordingRoll | None
+    restored: Node | None = field(default=None)
+    is_watched: bool = False
+
+    @property
+    def own_variables(self) -> list[tf.Variable]:
+        """What has to be initialized before training, beside the user's variables."""
+        return [*(flags.variable for flags in self._flags), *self.markers]
+
+    @property
+    def recorded_keys(self) -> list[str]:
+        """Of all variables that are not compared, so that each of their writers needs a recorder."""
+        return [key for table in self.tables if table.flags is not None for key in table.rows]
+
+    @property
+    def flag_initializers(self) -> list[tf.Operation]:
+        return [flags.variable.initializer for flags in self._flags]
+
+    @property
+    def _flags(self) -> list[PartFlags]:
+        recorded = [flags for table in self.tables for flags in table.flags or ()]
+        return [*recorded, *(self.shards.flags if self.shards else ())]
+
+    def begin_recording(self, session: Any) -> None:
+        """Before everything is restored, or saved: from now on no write may be missed."""
+        if self.roll is not None:
+            self.roll.begin(session)
+
+    def end_recording(self, session: Any) -> None:
+        """After the last save: others may train without recorders now."""
+        if self.roll is not None:
+            self.roll.deny(session)
+
+    def mark_unrecorded(self, session: Any) -> None:
+        """All rows are due when somebody may have written without recording since this was last asked."""
+        if self.roll is not None and self.roll.has_unrecorded(session):
+            session.run(self.all_touched)
+
+    @property
+    def marker_initializers(self) -> list[tf.Operation]:
+        return [marker.initializer for marker in self.markers]
+
+
+def table_records(tables: Sequence[GraphTable], rows: Mapping[str, int]) -> dict[str, TableRecord]:
+    """What a manifest says about the tables, of which so many rows changed."""
+    return {
+        table.key: TableRecord(
+            table.table.values.shape,
+            table.table.values.dtype,
+            table.tracking,
+            rows.get(table.key, 0),
+            part_rows=table.saved.part_rows,
+            strategy=table.strategy if table.saved.part_rows else "",
+        )
+        for table in tables
+    }
+
+
+# Of a graph: a dictionary would keep every graph, because what it holds refers to the graph.
+_ATTRIBUTE = "_hotdelta_training_graph"
+
+
+def training_graph_of(graph: Any) -> TrainingGraph | None:
+    return getattr(graph, _ATTRIBUTE, None)
+
+
+@contextmanager
+def unfinalized(graph: Any) -> Iterator[None]:
+    """A graph may be finalized, and needs operations of ours all the same."""
+    is_finalized = graph.finalized
+    if is_finalized:
+        unfinalize(graph)
+    try:
+        yield
+    finally:
+        if is_finalized:
+            graph.finalize()
+
+
+def prepare_graph(saved: Sequence[SavedVariable], *, is_seen: bool = False) -> TrainingGraph:
+    """Add recorders and operations to the default graph; the second call for a graph returns the first's answer.
+
+    `is_seen`: a Session that is to be saved has run. It would never run recorders, so its tables are compared. Raises
+    ConfigurationError when the graph has grown meanwhile by what that answer would miss.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    layout = find_layout(saved)
+    known = training_graph_of(graph)
+    if known is not None:
+        refuse_new_variables(saved, known.variables)
+        refuse_new_writers(layout.writers(known.recorded_keys) - known.recorders.keys())
+        return known
+    variables = layout.variables
+    recorders: dict[str, tf.Operation] = {}
+    with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(SCOPE):
+        compared: list[tuple[Table, str]] = []
+        tables = tuple(_table(table, layout, recorders, compared, is_seen=is_seen) for table in layout.tables)
+        warn_of_comparing(compared, remedy="make the Saver before the first run" if is_seen else _REMEDY)
+        prepared = TrainingGraph(
+            variables,
+            tables,
+            ValueOperations(layout.others),
+            FullBundleOperations(saved, {item.key: item.role for item in variables.everything()}),
+            _markers(saved),
+            tf.group(*(mark_all(flags) for table in tables for flags in table.flags or ())),
+            recorders,
+            _shards(tables),
+            RecordingRoll() if any(is_remote(part.variable.device) for part in _parts(saved)) else None,
+        )
+    setattr(graph, _ATTRIBUTE, prepared)
+    return prepared
+
+
+def watch_assigns(graph: TrainingGraph, *, except_for: Collection[str]) -> None:
+    """From now on the rows of a table are due when its initializer, or any Saver but our own, runs again.
+
+    Tables that are compared do not need it. Before any Session has run these operations: it would not see the change.
+    """
+    if graph.is_watched:
+        return
+    graph.is_watched = True
+    for table in graph.tables:
+        for flags, assigns in zip(table.flags or (), table.set_up, strict=table.flags is not None):
+            for assign in assigns:
+                if assign.name not in except_for:
+                    graph.recorders[assign.name] = mark_when_assigned(flags, assign)
+
+
+def _table(
+    layout: TableLayout,
+    graph: GraphLayout,
+    recorders: dict[str, tf.Operation],
+    compared: list[tuple[Table, str]],
+    *,
+    is_seen: bool,
+) -> GraphTable:
+    """Its recorders are added to `recorders`, or it and why there can be none to `compared`."""
+    reason = refusal([use for member in layout.family for use in graph.uses[member.key]])
+    if is_seen:
+        reason = "a Session ran before the Saver was made"
+    flags = None
+    if reason is None:
+        flags = tuple(
+            make_flags(layout.values, part, number) for number, part in enumerate(layout.values.parts)
+        )
+        for number, part_flags in enumerate(flags):
+            uses = [graph.uses[member.key][number] for member in layout.family]
+            for name, writer in {writer.name: writer for use in uses for writer in use.row_writers}.items():
+                recorders[name] = add_recorder(part_flags, writer)
+    else:
+        compared.append((layout.table, reason))
+    rows = {member.key: RowOperations(member) for member in layout.family}
+    uses_of_parts = zip(*(graph.uses[member.key] for member in layout.family), strict=True)
+    set_up = tuple(tuple(assign for use in uses for assign in use.set_up) for uses in uses_of_parts)
+    return GraphTable(layout.table, rows, flags, layout.strategy, set_up)
+
+
+def _shards(tables: Sequence[GraphTable]) -> ShardDelta | None:
+    """None when no other process than that of the Session holds rows."""
+    members = [
+        ShardMember(
+            table.rows[item.key].saved,
+            item.role,
+            table.key if table.flags is not None else item.key,
+            table.flags,
+        )
+        for table in tables
+        for item in table.table.row_variables
+    ]
+    is_cluster = any(is_remote(part.variable.device) for member in members for part in member.saved.parts)
+    return ShardDelta(members) if is_cluster else None
+
+
+def _parts(saved: Sequence[SavedVariable]) -> list[Part]:
+    return [part for item in saved for part in item.parts]
+
+
+def _markers(saved: Sequence[SavedVariable]) -> tuple[tf.Variable, ...]:
+    """One variable for each device, initialized when everything is restored: no worker starts on half of a model."""
+    devices = dict.fromkeys(part.variable.device for part in _parts(saved))
+    markers = []
+    for number, device in enumerate(devices):
+        with tf.device(device):
+            markers.append(
+                tf.compat.v1.Variable(
+                    True,
+                    trainable=False,
+                    collections=[],
+                    use_resource=True,
+                    name=f"{SCOPE}/restored/{number}",
+                )
+            )
+    return tuple(markers)

@@ -1,0 +1,85 @@
+"""Whether a model fits a saved state, and what its trainer left there. Nothing is changed, on disk or in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from hotdelta.chain.format import names
+from hotdelta.chain.history.state_reader import StateReader
+from hotdelta.errors import DamagedError, ModelMismatchError
+from hotdelta.train.model.id_rules import REMEDY, find_other_rules
+from hotdelta.train.model.variables import ModelVariables, OtherVariable, RowVariable, Table
+from hotdelta.train.resume.trainer_state import TrainerState
+from hotdelta.train.tables.row_values import Array
+
+
+def check_fits(reader: StateReader, variables: ModelVariables) -> None:
+    """Raises ModelMismatchError, which has a line for everything that does not fit."""
+    other_rules = _find_other_rules(reader, variables)
+    saved = reader.newest_keys()
+    missing = sorted(saved - {item.key for item in variables.everything()})
+    problems = [
+        *find_misfits(reader, variables),
+        *(f"{key}: the checkpoint has it, the model does not" for key in missing),
+        *other_rules,
+    ]
+    if problems:
+        raise ModelMismatchError(
+            "the model does not fit the checkpoint: " + "; ".join(problems),
+            problems=tuple(problems),
+            hint=f"{REMEDY if other_rules else 'build the model and compile it as it was saved'}, or use another "
+            "directory; nothing was changed",
+        )
+
+
+def find_misfits(reader: StateReader, variables: ModelVariables) -> list[str]:
+    """One line for each variable of the model that the checkpoint lacks, or has with another shape or dtype."""
+    saved = reader.newest_keys()
+    return [line for item in variables.everything() if (line := _problem(reader, item, saved))]
+
+
+def read_trainer_state(reader: StateReader) -> TrainerState:
+    """The trainer's progress. Raises DamagedError when the state has none."""
+    tensor = reader.newest_tensor(names.TRAINER_STATE_TENSOR)
+    if tensor is None:
+        newest = reader.state.newest
+        raise DamagedError(
+            f"{newest.prefix} has no tensor {names.TRAINER_STATE_TENSOR!r}",
+            path=reader.state.run_dir,
+            position=str(newest.position),
+        )
+    return TrainerState.from_json(tensor.tobytes())
+
+
+def read_value(reader: StateReader, item: RowVariable | OtherVariable, *, owner: str = "") -> Array:
+    """The value of a variable, as TensorFlow's own numpy dtype. `owner`: the table that it is a slot of."""
+    return reader.value(item.key, owner=owner, dtype=item.variable.dtype.as_numpy_dtype)
+
+
+def read_table(reader: StateReader, table: Table) -> Iterator[tuple[RowVariable, Array]]:
+    """Each row variable of the table with its value, one at a time (they are large)."""
+    for item in table.row_variables:
+        yield item, read_value(reader, item, owner=table.key)
+
+
+def _problem(reader: StateReader, item: RowVariable | OtherVariable, saved: Collection[str]) -> str | None:
+    if item.key not in saved:
+        return f"{item.key}: the model has it with shape {_show(item.shape)}, the checkpoint does not have it"
+    found = reader.type_of(item.key)
+    if found is None:
+        return f"{item.key}: no link of the checkpoint has all of it"
+    if found.shape != item.shape:
+        return f"{item.key}: shape {_show(item.shape)} in the model, {_show(found.shape)} in the checkpoint"
+    if found.dtype != item.dtype:
+        return f"{item.key}: dtype {item.dtype} in the model, {found.dtype} in the checkpoint"
+    return None
+
+
+def _find_other_rules(reader: StateReader, variables: ModelVariables) -> list[str]:
+    if not variables.id_rules:
+        return []
+    return find_other_rules(variables.id_rules, read_trainer_state(reader).id_rules)
+
+
+def _show(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape) or "scalar"

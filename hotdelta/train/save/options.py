@@ -1,0 +1,49 @@
+"""What a writer is told, and what it tells: options, where it resumed, and its counters. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from hotdelta.errors import ConfigurationError
+from hotdelta.train.save.schedule import SaveEvery, SavePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """When to save and what to keep. `scrub_saves`: every row is checked once within so many deltas; 0 is never."""
+
+    full: SavePolicy = SaveEvery(seconds=600)
+    delta: SavePolicy = SaveEvery(seconds=5)
+    keep_fulls: int = 5
+    scrub_saves: int = 128
+
+    def __post_init__(self) -> None:
+        if not _is_count(self.keep_fulls, 1):
+            raise ConfigurationError(f"cannot keep {self.keep_fulls!r} fulls", hint="keep at least 1")
+        if not _is_count(self.scrub_saves, 0):
+            raise ConfigurationError(f"scrub_saves is {self.scrub_saves!r}", hint="give 0 (never) or more")
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
+@dataclass(slots=True)
+class WriterStatus:
+    """Counters, for people and for tests. Written by one thread each, read by any.
+
+    `postponed`: how often a save that was due had to wait, for the one before it or for trainers of the job;
+    `missing_trainers`: those that keep everybody waiting.
+    """
+
+    deltas: int = 0
+    fulls: int = 0
+    failures: int = 0
+    postponed: int = 0
+    missing_trainers: tuple[int, ...] = ()
+    rows_unrecorded: int = 0
+    last_error: str = ""
+    last_stall_seconds: float = 0.0
+    longest_stall_seconds: float = 0.0

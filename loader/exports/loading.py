@@ -1,0 +1,100 @@
+"""Loads an export in a thread of its own, and looks at its values there, while updates of the served one go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from hotdelta.export_metadata import read_metadata
+from hotdelta.logs import event
+from loader.checks.sanity import Figures
+from loader.checks.sanity_statistics import LargestNorms
+from loader.exports.values import find_bad_values, measure_values
+from loader.exports.versions import ExportVersion
+from loader.model.live_model import LiveModel
+from loader.settings import LoaderSettings
+from loader.standing_orders import Orders
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedExport:
+    """A model, the figures of the values that it was exported with, and what is wrong with them.
+
+    `norms` are those of the values that it holds by now.
+    """
+
+    model: LiveModel
+    figures: Mapping[str, Figures]
+    complaint: str
+    norms: LargestNorms
+
+
+class ExportLoading:
+    """One version at a time; nobody else touches a model before it is loaded. For one thread.
+
+    A loaded model is kept until it is taken or dropped.
+    """
+
+    def __init__(self, settings: LoaderSettings, orders: Orders, when_loaded: Callable[[], None]) -> None:
+        self._settings = settings
+        self._orders = orders
+        self._when_loaded = when_loaded
+        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hotdelta-export-loader")
+        self._loading: tuple[ExportVersion, Future[LoadedExport]] | None = None
+
+    @property
+    def version(self) -> ExportVersion | None:
+        """Which one is being loaded, or is loaded and was neither taken nor dropped."""
+        return self._loading[0] if self._loading is not None else None
+
+    def load(self, version: ExportVersion, *, is_known: bool) -> LoadedExport | None:
+        """The model, when it is loaded; never waits for it. Raises ApplyError, DamagedError.
+
+        The values of a version that is known are not looked at again.
+        """
+        if self._loading is None or self._loading[0] != version:
+            self.drop()
+            event(logger, logging.INFO, "loading export", version=version.number, path=version.path)
+            self._loading = (version, self._loader.submit(self._load, version, is_known))
+            self._loading[1].add_done_callback(lambda _: self._when_loaded())
+        future = self._loading[1]
+        if not future.done():
+            return None
+        try:
+            return future.result()
+        except BaseException:
+            self._loading = None
+            raise
+
+    def take(self) -> None:
+        """The loaded model serves from now on: it is not ours any more."""
+        self._loading = None
+
+    def drop(self) -> None:
+        loading, self._loading = self._loading, None
+        if loading is not None and not loading[1].cancel():
+            loading[1].add_done_callback(_close_loaded)
+
+    def close(self) -> None:
+        self.drop()
+        self._loader.shutdown(wait=True)
+
+    def _load(self, version: ExportVersion, is_known: bool) -> LoadedExport:
+        metadata = read_metadata(version.path)
+        figures: Mapping[str, Figures] = {}
+        complaint = ""
+        if metadata.node is not None and not is_known:
+            figures = measure_values(version.path, metadata)
+            if metadata.node not in self._orders.released:
+                complaint = find_bad_values(figures, metadata, self._settings.sanity)
+        model = LiveModel.load(version.path, predict_threads=self._settings.predict_threads)
+        return LoadedExport(model, figures, complaint, LargestNorms(figures))
+
+
+def _close_loaded(future: Future[LoadedExport]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().model.close()

@@ -1,0 +1,141 @@
+"""Looks at the values that an export itself holds, in its files and chunk by chunk, before anybody is served them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from hotdelta import signatures as contract
+from hotdelta.chain import Node, Position, VariableSpec
+from hotdelta.errors import ApplyError
+from hotdelta.export_metadata import ExportMetadata
+from hotdelta.logs import event
+from hotdelta.sanity_limits import SanitySettings
+from hotdelta.tensorflow_internals import TrackableObjectGraph
+from loader.checks.sanity import Figures, judge_values
+from loader.checks.sanity_figures import measure
+from loader.checks.sanity_gate import measured_variables, whole_chunks
+from loader.exports.versions import ExportVersion
+from loader.files.bundle_rows import BundleRows
+from loader.standing_orders import Orders
+from loader.status import Quarantined
+
+logger = logging.getLogger(__name__)
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "VARIABLE_VALUE"
+
+
+def measure_values(path: Path, metadata: ExportMetadata) -> dict[str, Figures]:
+    """Raises ApplyError when the variables cannot be found, DamagedError when they cannot be read."""
+    prefix = path / "variables" / "variables"
+    with BundleRows(prefix) as bundle:
+        return {
+            spec.key: measure(whole_chunks(bundle, tensor, spec))
+            for spec, tensor in _stored_variables(prefix, metadata)
+        }
+
+
+def require_limits_fit(settings: SanitySettings, metadata: ExportMetadata) -> None:
+    """A limit for a variable that does not exist would guard nothing, and nobody would know. Raises ApplyError."""
+    keys = {spec.key for spec in metadata.schema.variables}
+    unknown = sorted(settings.by_key.keys() - keys)
+    if unknown:
+        raise ApplyError(
+            f"a sanity limit is for {unknown[0]!r}, which the model does not have",
+            hint=f"correct --sanity; the model has {', '.join(sorted(keys))}",
+        )
+
+
+def find_bad_values(
+    figures: Mapping[str, Figures], metadata: ExportMetadata, settings: SanitySettings
+) -> str:
+    """What is wrong with the values, or nothing. Statistics of updates say nothing here: absolute limits only."""
+    for spec in measured_variables(metadata.schema):
+        limits = settings.limits_of(spec.key, is_table=spec.is_table)
+        complaint = judge_values(figures[spec.key], limits, None)
+        if complaint:
+            return f"{spec.key!r}: {complaint}"
+    return ""
+
+
+def _stored_variables(prefix: Path, metadata: ExportMetadata) -> Iterator[tuple[VariableSpec, str]]:
+    """Each variable whose values can be bad, and the name of its tensor: TensorFlow names them after objects."""
+    graph = TrackableObjectGraph()
+    try:
+        graph.ParseFromString(tf.train.load_checkpoint(str(prefix)).get_tensor(_OBJECT_GRAPH))
+        variables = _child(graph, 0, contract.VARIABLES_ATTRIBUTE)
+        measured = measured_variables(metadata.schema)
+        for index, spec in enumerate(metadata.schema.variables):
+            if spec in measured:
+                stored = graph.nodes[_child(graph, variables, str(index))].attributes
+                yield spec, next(item.checkpoint_key for item in stored if item.name == _VALUE)
+    except (tf.errors.OpError, RuntimeError, ValueError, LookupError, StopIteration) as error:
+        raise ApplyError(f"{prefix} does not show its values: {error!r}", hint="export it again") from error
+
+
+def _child(graph: TrackableObjectGraph, node: int, name: str) -> int:
+    for child in graph.nodes[node].children:
+        if child.local_name == name:
+            return int(child.node_id)
+    raise LookupError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _BadExport:
+    version: ExportVersion
+    node: Node
+    reason: str
+
+
+class ExportQuarantine:
+    """Versions whose own values must not be served; a full may still be loaded into them.
+
+    Belongs to the updater thread; `listed` may be read by any.
+    """
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._bad: dict[ExportVersion, _BadExport] = {}
+        self.listed: tuple[Quarantined, ...] = ()
+
+    def add(self, version: ExportVersion, node: Node, complaint: str) -> None:
+        reason = (
+            f"export {version.number} is quarantined: {complaint}. a later full can still be loaded into it; export "
+            f"again, or if it is meant to be so: hotdelta release URL {node.position}"
+        )
+        if version not in self._bad:
+            event(
+                logger,
+                logging.ERROR,
+                "export quarantined",
+                version=version.number,
+                position=node,
+                reason=reason,
+            )
+        self._bad[version] = _BadExport(version, node, reason)
+        self._list()
+
+    def reason(self, version: ExportVersion) -> str:
+        """Why the values of a version must not be served; empty when they may, or when an operator released them."""
+        bad = self._bad.get(version)
+        return bad.reason if bad is not None and bad.node not in self._orders.released else ""
+
+    def release(self, position: Position) -> Node | None:
+        """The state that is no longer in quarantine, if an export of this position was."""
+        released = [version for version, bad in self._bad.items() if bad.node.position == position]
+        nodes = [self._bad.pop(version).node for version in released]
+        self._list()
+        return nodes[0] if nodes else None
+
+    def forget_vanished(self, present: list[ExportVersion]) -> None:
+        if self._bad.keys() - set(present):
+            self._bad = {version: bad for version, bad in self._bad.items() if version in present}
+            self._list()
+
+    def _list(self) -> None:
+        self.listed = tuple(Quarantined(bad.node, bad.reason) for bad in self._bad.values())

@@ -1,0 +1,68 @@
+"""A full checkpoint that was verified, read in slices into memory of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hotdelta.chain import Manifest, VariableSpec
+from hotdelta.errors import DamagedError
+from loader.files.bundle_rows import BundleRows
+from loader.files.commit_files import VerifiedFiles
+from loader.files.fed_update import array_dtype
+from loader.files.file_bytes import aligned
+
+Array = npt.NDArray[Any]
+
+
+class FullReader:
+    """An open full. Nothing of it is copied but slices. Everything raises DamagedError. One thread at a time."""
+
+    def __init__(self, files: VerifiedFiles) -> None:
+        self._files = files
+        self._bundle = BundleRows(files.prefix)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bundle.__exit__(*exception)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._files.manifest
+
+    def read(self, spec: VariableSpec) -> Array:
+        self._require(spec)
+        return self._bundle.read(spec.key)
+
+    def read_slices(self, spec: VariableSpec, slice_bytes: int) -> Iterator[tuple[Array, Array]]:
+        """All rows of a table with their ids, so many bytes at a time, in memory that TensorFlow takes as it is."""
+        self._require(spec)
+        rows, row_bytes = spec.shape[0], _row_bytes(spec)
+        length = max(1, slice_bytes // max(1, row_bytes))
+        for start in range(0, rows, length):
+            stop = min(rows, start + length)
+            memory = aligned((stop - start) * row_bytes)
+            yield np.arange(start, stop), self._bundle.read_rows(spec.key, start, stop, buffer=memory)
+
+    def require_unchanged(self) -> None:
+        """Call after reading: what was read is what was verified."""
+        self._files.require_unchanged()
+
+    def _require(self, spec: VariableSpec) -> None:
+        entry = self._bundle.entries.get(spec.key)
+        if entry is None or (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
+            raise DamagedError(
+                f"{self.manifest.prefix} holds {spec.key!r} as {entry}, the model wants {spec.dtype}{spec.shape}",
+                path=self._files.prefix,
+                position=str(self.manifest.position),
+                hint="wait for the next full",
+            )
+
+
+def _row_bytes(spec: VariableSpec) -> int:
+    return int(np.prod(spec.shape[1:])) * array_dtype(spec.dtype).itemsize

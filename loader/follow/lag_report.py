@@ -1,0 +1,41 @@
+"""One log line per update, written when its first answer went out, or when there was none for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loader.model.served import Served
+
+
+class LagReport:
+    """Holds back the line of the newest update until it is complete. Belongs to the updater thread."""
+
+    def __init__(self, wall_clock: Callable[[], float], *, patience_seconds: float = 1.0) -> None:
+        self._wall_clock = wall_clock
+        self._patience_seconds = patience_seconds
+        self._pending: Served | None = None
+        self.updates = 0
+
+    def add(self, served: Served) -> None:
+        self.flush()
+        self._pending = served
+        self.updates += 1
+
+    @property
+    def is_pending(self) -> bool:
+        return self._pending is not None
+
+    def flush_complete(self) -> None:
+        """Write what is complete or will not be soon."""
+        pending = self._pending
+        if pending is None:
+            return
+        age = self._wall_clock() - pending.applied_at
+        if pending.first_served_at is not None or not 0 <= age < self._patience_seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        pending, self._pending = self._pending, None
+        lag = pending.lag_now() if pending else None
+        if lag is not None:
+            lag.log()

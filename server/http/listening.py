@@ -1,0 +1,141 @@
+"""The socket, and the event loop that answers on it until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from hotdelta.errors import ConfigurationError
+from hotdelta.logs import event
+from server.http.connection_limits import ConnectionLimits
+from server.http.protocol import JsonHttpProtocol
+
+logger = logging.getLogger(__name__)
+
+# Longer than clients and load balancers (60 s) keep an idle connection: who closes last never resets a request.
+_KEEP_ALIVE_SECONDS = 75
+
+# Of the loader, the log, TensorFlow.
+_OTHER_FILES = 256
+
+_ANOTHER_HOST = "give an address of this machine"
+_ANOTHER_PORT = "give another --port (0 chooses a free one), or stop what uses it"
+_BIND_HINTS: dict[int | None, str] = {
+    errno.EADDRNOTAVAIL: f"{_ANOTHER_HOST}, or 0.0.0.0 for all of them",
+    errno.EACCES: "ports below 1024 are for the superuser: give another --port (0 chooses a free one)",
+}
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises ConfigurationError when the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigurationError(f"--host {host}: {error.strerror}", hint=_ANOTHER_HOST) from error
+    except ValueError as error:
+        # Labels that are empty or longer than 63 letters; null bytes.
+        raise ConfigurationError(f"--host {host!r} is not a host name", hint=_ANOTHER_HOST) from error
+    # A server that was just killed leaves its port in TIME_WAIT; its successor must not wait for that.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {error.strerror}",
+            hint=_BIND_HINTS.get(error.errno, _ANOTHER_PORT),
+        ) from error
+    return listener
+
+
+def run(
+    app: FastAPI,
+    listener: socket.socket,
+    *,
+    stop_seconds: float,
+    limits: ConnectionLimits,
+    announcement: Callable[[str], str],
+) -> None:
+    """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish.
+
+    `announcement` makes the line that is printed when it answers out of the URL at which it does.
+    """
+    allow_files(limits.max_connections)
+    server = _Announced(configure(app, stop_seconds=stop_seconds, limits=limits), announcement)
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        """Before uvicorn hears signals. Those that it has dealt with it raises once more when it is done."""
+        if not server.should_exit:
+            os._exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    server.run(sockets=[listener])
+
+
+def allow_files(connections: int) -> None:
+    """Each is an open file for the system, which often allows 1,024; without one to spare no update could be read."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        event(
+            logger,
+            logging.WARNING,
+            "the system allows fewer open files than --max-connections needs",
+            allowed=allowed,
+            needed=wanted,
+            hint="lower it, or raise ulimit -n",
+        )
+
+
+def configure(app: FastAPI, *, stop_seconds: float, limits: ConnectionLimits) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=functools.partial(JsonHttpProtocol, limits=limits),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=max(1, round(stop_seconds)),
+    )
+
+
+class _Announced(uvicorn.Server):
+    """Prints the address as soon as, and not before, somebody answers there."""
+
+    def __init__(self, config: uvicorn.Config, announcement: Callable[[str], str]) -> None:
+        super().__init__(config)
+        self._announcement = announcement
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            line = self._announcement(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            # One write, where print makes two when nothing is buffered: log lines may go to the same pipe.
+            # That it cannot be written (it is closed, or the disk is full) is no reason not to answer.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                os.write(sys.stdout.fileno(), f"{line}\n".encode())

@@ -1,0 +1,204 @@
+"""The values of a state are those that were trained, however the reading is cut into chunks, folds and slices."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotdelta.chain.format import names
+from hotdelta.chain.history.state import ChainState, find_state
+from hotdelta.chain.history.state_index import TensorType
+from hotdelta.chain.history.state_reader import ReadingLimits, StateReader
+from hotdelta.errors import DamagedError
+from tests.chain.open_files import files_that_may_be_opened
+from tests.chain.table_chain import BIAS, COLUMNS, SLOT, TABLE, Array, TableChain
+
+ROWS = 40
+ROW_BYTES = 4 * COLUMNS
+NO_BYTES, ANY_BYTES = 0, 1 << 30
+
+
+def state_of(chain: TableChain) -> ChainState:
+    state = find_state(chain.run_dir)
+    assert state is not None
+    return state
+
+
+def replayed(reader: StateReader, chain: TableChain, key: str) -> Array:
+    """The full with every change written over it."""
+    first = ChainState(chain.run_dir, chain.manifests[0])
+    value = StateReader(first).value(key)
+    for ids, rows in reader.changes(key, owner=TABLE):
+        if ids is None:
+            value = rows
+        else:
+            assert (np.diff(ids) > 0).all()
+            value[ids] = rows
+    return value
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    deltas=st.lists(st.lists(st.integers(0, ROWS - 1), unique=True, max_size=ROWS), max_size=4),
+    limits=st.builds(
+        ReadingLimits,
+        chunk_bytes=st.sampled_from([1, ROW_BYTES, 7 * ROW_BYTES, ANY_BYTES]),
+        small_bytes=st.sampled_from([NO_BYTES, 5 * (ROW_BYTES + 8), ANY_BYTES]),
+        fold_bytes=st.sampled_from([1, 20 * ROW_BYTES, ANY_BYTES]),
+        held_bytes=st.sampled_from([NO_BYTES, 20 * ROW_BYTES, ANY_BYTES]),
+        open_files=st.sampled_from([1, 2, 64]),
+    ),
+    slice_bytes=st.sampled_from([1, 3 * ROW_BYTES, 7 * ROW_BYTES + 1, ANY_BYTES]),
+)
+def test_values_are_exact_whatever_the_limits(
+    deltas: list[list[int]], limits: ReadingLimits, slice_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        chain = TableChain(Path(directory), rows=ROWS)
+        for number, ids in enumerate(deltas):
+            chain.delta(ids, bias=number if number % 2 else None)
+        reader = StateReader(state_of(chain), limits=limits)
+        for key, owner in ((TABLE, ""), (SLOT, TABLE), (SLOT, ""), (BIAS, "")):
+            expected = chain.values[key]
+            assert reader.value(key, owner=owner).tobytes() == expected.tobytes()
+            assert replayed(reader, chain, key).tobytes() == expected.tobytes()
+            end = 0
+            for first, rows in reader.slices(key, slice_bytes, owner=owner):
+                assert first == end
+                assert len(rows) == 1 or rows.nbytes <= slice_bytes
+                assert rows.tobytes() == expected[first : first + len(rows)].tobytes()
+                end += len(rows)
+            assert end == len(expected)
+
+
+def test_bits_of_bfloat16_come_as_uint16_or_as_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path, dtype="bfloat16")
+    chain.delta([3, 5])
+    reader = StateReader(state_of(chain))
+
+    assert reader.type_of(TABLE) == TensorType("bfloat16", (ROWS, COLUMNS))
+    assert reader.value(TABLE).dtype == np.uint16
+    assert reader.value(TABLE, dtype=np.float16).dtype == np.float16
+    assert reader.value(TABLE).tobytes() == chain.values[TABLE].tobytes()
+    ((_, rows),) = reader.slices(TABLE, ANY_BYTES, dtype=np.float16)
+    assert rows.tobytes() == chain.values[TABLE].tobytes()
+
+
+def test_variable_that_comes_in_the_middle_of_a_chain_is_read_from_there(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path)
+    chain.delta([1])
+    late, ids = chain.random_rows(ROWS), np.arange(ROWS)
+    chain.link({"late-ids": ids, "late-rows": late, "later-value": np.ones((1, 4), np.float32)})
+    some = chain.random_rows(2)
+    chain.link({"late-ids": ids[3:5], "late-rows": some, "later-value": np.ones((0, 4), np.float32)})
+    late[3:5] = some
+    reader = StateReader(state_of(chain))
+
+    assert reader.newest_keys() == {"late", "later"}
+    assert reader.type_of("late") == TensorType("float32", late.shape)
+    assert reader.value("late").tobytes() == late.tobytes()
+    assert reader.type_of("later") == TensorType("float32", (4,))
+    assert reader.value("later").tolist() == [1, 1, 1, 1]
+
+
+def test_what_was_saved_whole_may_have_rows_later_and_the_other_way_round(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path)
+    whole = chain.random_rows(ROWS)
+    chain.delta([0, 7])
+    chain.link({TABLE + names.VALUE_SUFFIX: whole[None]})
+    reader = StateReader(state_of(chain))
+    assert reader.value(TABLE).tobytes() == whole.tobytes()
+    assert replayed(reader, chain, TABLE).tobytes() == whole.tobytes()
+
+    chain.values[TABLE] = whole
+    chain.delta([7, 9])
+    reader = StateReader(state_of(chain))
+    assert reader.value(TABLE).tobytes() == chain.values[TABLE].tobytes()
+    assert replayed(reader, chain, TABLE).tobytes() == chain.values[TABLE].tobytes()
+
+
+def test_ids_need_not_be_sorted(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path)
+    rows = chain.random_rows(3)
+    chain.link({TABLE + names.IDS_SUFFIX: np.array([9, 2, 5]), TABLE + names.ROWS_SUFFIX: rows})
+    chain.values[TABLE][[9, 2, 5]] = rows
+    for small_bytes in (NO_BYTES, ANY_BYTES):
+        reader = StateReader(state_of(chain), limits=ReadingLimits(small_bytes=small_bytes))
+        assert reader.value(TABLE).tobytes() == chain.values[TABLE].tobytes()
+
+
+@pytest.mark.parametrize(
+    "tensors, reason",
+    [
+        ({"table-ids": np.array([ROWS]), "table-rows": np.ones((1, COLUMNS), np.float32)}, "outside"),
+        ({"table-ids": np.array([-1]), "table-rows": np.ones((1, COLUMNS), np.float32)}, "outside"),
+        ({"table-ids": np.array([1, 2]), "table-rows": np.ones((1, COLUMNS), np.float32)}, "ids of 'table'"),
+        ({"table-ids": np.array([1]), "table-rows": np.ones((1, 2), np.float32)}, "rows of 'table'"),
+        ({"table-rows": np.ones((1, COLUMNS), np.float32)}, "no ids"),
+        ({"table-value": np.ones((1, 2), np.float32)}, "'table' is"),
+    ],
+)
+def test_rows_that_do_not_fit_are_damage(tensors: dict[str, Array], reason: str, tmp_path: Path) -> None:
+    chain = TableChain(tmp_path)
+    chain.link(tensors)
+    reader = StateReader(state_of(chain))
+
+    with pytest.raises(DamagedError, match=reason):
+        reader.value(TABLE)
+    with pytest.raises(DamagedError, match=reason):
+        list(reader.slices(TABLE, ROW_BYTES))
+
+
+def test_variable_that_no_link_has_is_damage(tmp_path: Path) -> None:
+    reader = StateReader(state_of(TableChain(tmp_path)))
+
+    assert reader.type_of("nothing") is None
+    assert reader.newest_tensor("nothing") is None
+    with pytest.raises(DamagedError, match="no link has all of 'nothing'"):
+        reader.value("nothing")
+
+
+@pytest.mark.parametrize("small_bytes", [NO_BYTES, ANY_BYTES])
+def test_file_that_becomes_shorter_after_it_was_verified_is_damaged(tmp_path: Path, small_bytes: int) -> None:
+    chain = TableChain(tmp_path)
+    delta = chain.delta(range(10))
+    reader = StateReader(state_of(chain), limits=ReadingLimits(small_bytes=small_bytes))
+    reader.value(TABLE)
+    chain.path(delta, names.ROLE_SERVING).write_bytes(b"")
+    with pytest.raises(DamagedError, match="became shorter"):
+        reader.value(TABLE)
+    chain.path(delta, names.ROLE_SERVING).unlink()
+    with pytest.raises(DamagedError, match="cannot be read: No such file"):
+        list(reader.slices(TABLE, ANY_BYTES))
+
+
+@pytest.mark.parametrize("small_bytes", [NO_BYTES, ANY_BYTES])
+def test_chain_may_have_more_files_than_a_process_may_open(tmp_path: Path, small_bytes: int) -> None:
+    chain = TableChain(tmp_path)
+    for number in range(60):
+        chain.delta([number % ROWS, (7 * number + 1) % ROWS])
+    limits = ReadingLimits(small_bytes=small_bytes, open_files=3, chunk_bytes=9 * ROW_BYTES)
+    with files_that_may_be_opened(20):
+        reader = StateReader(state_of(chain), limits=limits)
+        value = reader.value(TABLE)
+        slices = [rows for _, rows in reader.slices(TABLE, 5 * ROW_BYTES)]
+        assert len(list(reader.stored_rows(SLOT, owner=TABLE))) == 61
+    assert value.tobytes() == chain.values[TABLE].tobytes()
+    assert np.concatenate(slices).tobytes() == chain.values[TABLE].tobytes()
+
+
+def test_reader_holds_no_file_open_between_two_calls(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path)
+    chain.delta([1])
+    reader = StateReader(state_of(chain))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    reader.value(TABLE)
+    slices = reader.slices(TABLE, ROW_BYTES)
+    next(slices)
+    slices.close()  # type: ignore[attr-defined]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
