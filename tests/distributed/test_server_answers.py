@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hotdelta.train.servers import patience as server_answers
+from hotdelta.train.servers import patience
 from hotdelta.train.servers.patience import silent_servers, why_silent
 from tests.reserved_ports import reserved_ports
 
@@ -41,7 +41,7 @@ def test_one_that_hangs_up_does_not_answer() -> None:
 
 
 def test_those_that_are_silent_are_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_answers, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.05)
     with reserved_ports(1) as (port,), socket.create_server(("localhost", 0)) as stopped:
         found = silent_servers(
             {
@@ -58,5 +58,5 @@ def test_those_that_are_silent_are_told_with_the_reason(monkeypatch: pytest.Monk
 
 
 def test_a_look_at_many_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_answers, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(patience, "LOOK_SECONDS", 0.0)
     assert silent_servers({"dead": "nonsense"}) == {}

@@ -15,7 +15,7 @@ from hotdelta.chain.bundle.writer import PreparedBundle
 from hotdelta.chain.disk import Disk, write_durably
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Manifest
-from hotdelta.chain.store import checkpoint_file as state_file
+from hotdelta.chain.store import checkpoint_file
 from hotdelta.chain.write_failure import translated
 from hotdelta.errors import CommitError
 
@@ -41,7 +41,7 @@ def commit(prepared: PreparedBundle, manifest: Manifest, *, disk: Disk) -> None:
             if not _is_published(prepared.directory / name, content):
                 _unlink_quietly(made, disk)
             raise
-    state_file.refresh(prepared.directory, manifest, disk=disk)
+    checkpoint_file.refresh(prepared.directory, manifest, disk=disk)
 
 
 def publish_file(directory: Path, name: str, content: bytes, disk: Disk) -> None:

@@ -12,7 +12,7 @@ from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.lineage import trace_lineage
 from hotdelta.chain.history.verification import directory_of
-from hotdelta.chain.store import checkpoint_file as state_file
+from hotdelta.chain.store import checkpoint_file
 from hotdelta.chain.store.sweep import sweep
 from hotdelta.chain.write_failure import translated
 
@@ -58,7 +58,7 @@ def delete(run_dir: Path, manifest: Manifest, disk: Disk) -> None:
         for file in sorted(manifest.files, key=lambda file: file.role == names.ROLE_INDEX):
             _unlink(directory / file.name, disk)
     if manifest.kind is Kind.FULL:
-        state_file.refresh_fulls(directory, disk=disk)
+        checkpoint_file.refresh_fulls(directory, disk=disk)
 
 
 def _find_start(newest: Manifest, manifests: Iterable[Manifest]) -> Position | None:

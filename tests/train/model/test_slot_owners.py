@@ -13,7 +13,7 @@ import hotdelta.io as hio
 from hotdelta.chain.bundle.reader import BundleReader
 from hotdelta.chain.format import names
 from hotdelta.train.loop import DeltaWriter
-from hotdelta.train.save import delta_bundle as delta_files
+from hotdelta.train.save import delta_bundle
 from hotdelta.train.save.options import WriterOptions
 from hotdelta.train.save.schedule import SaveEvery
 
@@ -77,7 +77,7 @@ def test_so_it_is_when_the_delta_has_the_ids_of_tables_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those of earlier commits have."""
-    monkeypatch.setattr(delta_files, "_finds_ids", lambda block, with_ids: block.shares_ids_of is not None)
+    monkeypatch.setattr(delta_bundle, "_finds_ids", lambda block, with_ids: block.shares_ids_of is not None)
     trained = Tables(tmp_path, seed=1)
     trained.train()
     trained.writer.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 
-from hotdelta.chain.store import checkpoint_file as state_file
+from hotdelta.chain.store import checkpoint_file
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
 from hotdelta.train.checkpoint_config import CheckpointConfig
@@ -104,7 +104,7 @@ def refuse_hours(keep_checkpoint_every_n_hours: float) -> None:
 
 def refuse_chain(directory: str) -> None:
     """Raises ConfigurationError when a chain is here: who has no interval for deltas does not go on from its deltas."""
-    if "://" not in directory and state_file.list_fulls(Path(directory)):
+    if "://" not in directory and checkpoint_file.list_fulls(Path(directory)):
         raise ConfigurationError(
             f"{directory} holds a chain, but no interval for deltas is given: training would go on without the deltas "
             "that are there, and save over committed files",

@@ -21,7 +21,7 @@ from hotdelta.chain.history.signing import SigningKey, refuse_unsigned, trusted_
 from hotdelta.chain.history.state import ChainState, find_full, find_full_state, find_state
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.history.verification import directory_of
-from hotdelta.chain.store import checkpoint_file as state_file
+from hotdelta.chain.store import checkpoint_file
 from hotdelta.compat.v1.graph.lookup_strategy import moved_rows
 from hotdelta.compat.v1.recording.training_graph import GraphTable, TrainingGraph
 from hotdelta.errors import CommitError, ModelMismatchError
@@ -134,7 +134,7 @@ def refresh_state_file(run_dir: Path) -> None:
     """
     newest = tf.train.latest_checkpoint(str(run_dir))
     if newest is None or not _is_foreign(newest) or not _is_chosen_last(newest, run_dir):
-        state_file.refresh_fulls(run_dir, disk=Disk())
+        checkpoint_file.refresh_fulls(run_dir, disk=Disk())
 
 
 def _is_chosen_last(foreign: str, run_dir: Path) -> bool:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Manifest
 from hotdelta.chain.history.verification import directory_of
-from hotdelta.chain.store import checkpoint_file as state_file
+from hotdelta.chain.store import checkpoint_file
 from hotdelta.compat.v1.chain import open_chains
 from hotdelta.compat.v1.chain.save_schedule import to_run_directory
 from hotdelta.compat.v1.chain.session_chain import SessionChain
@@ -103,7 +103,7 @@ class HandSaves:
         """The full that begins a chain. None when the chain goes on from what was restored."""
         directory, node = self._session.restored or (None, None)
         self._graph.restored = node if directory == self.run_dir.resolve() else None
-        if self._graph.restored is None and state_file.list_fulls(self.run_dir):
+        if self._graph.restored is None and checkpoint_file.list_fulls(self.run_dir):
             raise ConfigurationError(
                 f"{self.run_dir} holds a chain that this Session was not restored from: servers would follow a model "
                 "that does not go on from there",

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain.store import checkpoint_file as state_file
+from hotdelta.chain.store import checkpoint_file
 from hotdelta.compat.v1.sessions.creators import as_text
 from hotdelta.compat.v1.sessions.scaffold import Scaffold
 
@@ -27,7 +27,7 @@ def has_chain(checkpoint_dir: str | None) -> bool:
     return (
         bool(checkpoint_dir)
         and "://" not in str(checkpoint_dir)
-        and bool(state_file.list_fulls(Path(str(checkpoint_dir))))
+        and bool(checkpoint_file.list_fulls(Path(str(checkpoint_dir))))
     )
 
 
