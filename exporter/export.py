@@ -16,7 +16,7 @@ import tensorflow as tf
 from exporter.fingerprint import Fingerprints
 from exporter.graph.input_names import name_inputs
 from exporter.graph.variable_uses import make_servable, table_lookups
-from exporter.proof import expect, verify_export
+from exporter.proof import Expected, expect, verify_export
 from exporter.signatures.incremental import IncrementalSignatures, Staging
 from exporter.signatures.variables import ExportedVariables, FullSignatures
 from exporter.sources import Source, source_of
@@ -35,6 +35,8 @@ from hotdelta.train.serving.trace import Signature
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
+
+Proof = Callable[[Path, Schema, Expected], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,16 @@ def _export(find: Callable[[], Source], export_dir: Path, options: ExportOptions
     return _export(find, export_dir, options, attempts=attempts - 1)
 
 
-def export_source(source: Source, export_dir: Path, options: ExportOptions) -> Path:
+def export_source(
+    source: Source, export_dir: Path, options: ExportOptions, *, prove: Proof = verify_export
+) -> Path:
+    """`prove`: what is asked of the export before it is published; it raises when that does not hold."""
     source = _exportable(source, options)
     with new_version(export_dir, options.version) as (temporary, target):
         event(logger, logging.INFO, "exporting", source=source.description, version=target.name)
         with quiet_tensorflow(), _told_as_commit_error(target):
-            _write(source, temporary, options, default_name=export_dir.resolve().name)
+            expected = _write(source, temporary, options, default_name=export_dir.resolve().name)
+            prove(temporary, source.schema, expected)
     event(logger, logging.INFO, "exported", path=target)
     return target
 
@@ -112,7 +118,8 @@ def export_source_to(source: Source, target: Path, options: ExportOptions) -> Pa
     make_directory(target.parent)
     with unfinished(temporary_for(target)) as temporary:
         with quiet_tensorflow(), _told_as_commit_error(target):
-            _write(source, temporary, options, default_name=target.resolve().parent.name)
+            expected = _write(source, temporary, options, default_name=target.resolve().parent.name)
+            verify_export(temporary, source.schema, expected)
         publish(temporary, target)
     event(logger, logging.INFO, "exported", path=target)
     return target
@@ -129,8 +136,8 @@ def _exportable(source: Source, options: ExportOptions) -> Source:
     return replace(source, module=make_servable(source.module, source.schema, allow_whole_reads=allowed))
 
 
-def _write(source: Source, directory: Path, options: ExportOptions, *, default_name: str) -> None:
-    """Write the SavedModel, and prove that it holds what it should."""
+def _write(source: Source, directory: Path, options: ExportOptions, *, default_name: str) -> Expected:
+    """Write the SavedModel. Returns what it must hold."""
     root, signatures = build_graph(source.module, source.schema, is_incremental=options.save_incr_model)
     root.live_identity.assign(source.identity)
     root.live_step.assign(source.step)
@@ -150,8 +157,7 @@ def _write(source: Source, directory: Path, options: ExportOptions, *, default_n
         lookups=table_lookups(source.module, source.schema),
     )
     write_metadata(directory, metadata)
-    expected = expect(source.schema, saved, source.state, is_incremental=options.save_incr_model)
-    verify_export(directory, source.schema, expected)
+    return expect(source.schema, saved, source.state, is_incremental=options.save_incr_model)
 
 
 def _save(

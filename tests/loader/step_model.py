@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from exporter.export import export_saved_model
+from exporter.export import ExportOptions, export_source
+from exporter.sources import source_of
 from hotdelta.chain import Kind, Manifest, Position, Scanner, directory_of
 from hotdelta.chain.format import names
 from hotdelta.train.loop import DeltaWriter
@@ -112,7 +113,9 @@ def rewind(trainer: Trainer) -> Trainer:
 
 
 def export(run_dir: Path, export_dir: Path, *, save_incr_model: bool = True) -> int:
-    return int(export_saved_model(run_dir, export_dir, save_incr_model=save_incr_model).name)
+    """Not proven, which takes most of the time of a small export: tests/exporter proves what it does."""
+    options = ExportOptions(save_incr_model=save_incr_model)
+    return int(export_source(source_of(run_dir), export_dir, options, prove=lambda *_: None).name)
 
 
 @contextmanager
