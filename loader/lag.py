@@ -104,14 +104,14 @@ def lag_of(
     *,
     seen_at: float | None,
     applied_at: float,
-    rows: int | None = None,
+    rows: int,
 ) -> Lag:
-    """The record of an update that led to `manifest`; `rows` when they are not those of the manifest."""
+    """The record of an update that led to `manifest`; `rows`: how many it wrote of the tables that are served."""
     return Lag(
         position=manifest.position,
         step=manifest.step,
         kind=str(manifest.kind),
-        rows=manifest.rows_changed if rows is None else rows,
+        rows=rows,
         bytes=manifest.serving_bytes,
         event_at=manifest.watermark,
         trained_at=manifest.created_at,

@@ -41,7 +41,7 @@ class ServedModel(Protocol):
 
     @property
     def signatures(self) -> Mapping[str, SignatureSpec]:
-        """What can be called now; empty while nothing is served."""
+        """What a client may call now, never what updates the model; empty while nothing is served."""
 
     def status(self) -> LoaderStatus:
         """Cheap: nothing is read or waited for."""

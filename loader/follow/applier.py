@@ -72,7 +72,9 @@ class Applier:
 
     def apply_delta(self, manifest: Manifest, watch: Stopwatch) -> Served:
         staged = self._staging.stage(self._live.model, self._chain.run_dir, manifest, watch)
-        served = self._apply_staged(manifest, staged.preimage, watch)
+        # An export may hold only some of the tables of the chain.
+        rows = sum(manifest.tables[table.key].rows_changed for table in self.schema.tables)
+        served = self._apply_staged(manifest, staged.preimage, watch, rows=rows)
         self._staging.checks.values.accept(staged.accepted)
         return served
 
@@ -126,12 +128,13 @@ class Applier:
             self._serving.publish(served)
         before.model.close()
         self.history.clear()
-        finished = self._finish(served, files.manifest, watch, rows=None)
+        rows = sum(table.shape[0] for table in model.metadata.schema.tables)
+        finished = self._finish(served, files.manifest, watch, rows=rows)
         self._after_swap()
         return finished
 
     def _apply_staged(
-        self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int | None = None
+        self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int
     ) -> Served:
         before = self._live
         model = before.model
@@ -204,7 +207,7 @@ class Applier:
         origin: Origin = self._chain.origin_after(manifest, before.origin)
         return Served(model, manifest.node, version, origin, applied_at=0.0)
 
-    def _finish(self, served: Served, manifest: Manifest, watch: Stopwatch, *, rows: int | None) -> Served:
+    def _finish(self, served: Served, manifest: Manifest, watch: Stopwatch, *, rows: int) -> Served:
         self._serving.announce()
         served.applied_at += watch.stages["apply"] / 1000
         served.lag = lag_of(

@@ -5,13 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from hotdelta.chain import Kind, Position
 from hotdelta.errors import ApplyError, RequestError
+from hotdelta.train.loop import DeltaWriter
 from loader import State
 from tests.loader.step_model import (
+    BY_HAND,
+    ROWS,
+    SIGNATURE,
     Trainer,
     answer,
     export,
@@ -74,3 +81,42 @@ def test_an_order_that_fails_on_the_way_says_why(root: Path) -> None:
         with pytest.raises(ApplyError, match=r"could not be reached: .* cannot be read: No such file"):
             loader.rollback(FULL)
         assert answer(loader)[1].position == READY
+
+
+class UsersOnly(tf.Module):
+    """One of the two tables of a StepModel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users = tf.Variable(tf.zeros([ROWS, 4]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def predict(self, ids: Any) -> dict[str, Any]:
+        return {"users": tf.gather(self.users, ids)}
+
+
+def test_rows_of_tables_that_the_export_does_not_hold_are_not_counted(
+    root: Path, train: StartTrainer
+) -> None:
+    part = UsersOnly()
+    with DeltaWriter(
+        root / "apart",
+        part,
+        tables=["users"],
+        tracking={"users": "touched"},
+        signatures={SIGNATURE: part.predict},
+        options=BY_HAND,
+    ) as writer:
+        writer.touch("users", np.array([0]))
+        writer.step()
+        writer.save()
+    shutil.rmtree(root / "export")
+    export(root / "apart", root / "export")
+    trainer = train()
+    caught_up = trainer.train()
+    with serving(root) as loader:
+        wait_for_position(loader, caught_up)
+        wait_for_position(loader, trainer.train([1, 5, 9]))
+        status = wait_for_status(loader, lambda status: status.updates == 1, "an update")
+        assert status.last_lag is not None
+        assert status.last_lag.rows == 3
