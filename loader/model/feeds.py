@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ def _prepare(tensor: TensorSpec, value: Any) -> Array:
     return array
 
 
-@cache
 def _to_array(tensor: TensorSpec, value: Any) -> Array:
     try:
         return np.asarray(value, object if tensor.dtype == "string" else None)
