@@ -65,7 +65,6 @@ OWN = "it reads what this trainer is writing, before it is committed"
 PART = "it is a part of a reader that others call"
 # Who calls one of these, and what has checked signature and digests before, or why nothing need to.
 READERS = {
-    "exporter/sources.py": STATE,
     "exporter/signatures/update_tensors.py": "a graph for others (docs/threat-model.md); both callers check before",
     "exporter/value_files.py": f"{STATE}, and the index that TensorFlow just wrote",
     "exporter/proof.py": STATE,

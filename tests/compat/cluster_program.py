@@ -75,7 +75,9 @@ def train(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
     with tf.device(device):
         ids, _, hidden = build()
         loss = tf.reduce_mean(tf.square(hidden - 1.0))
-        step = tf.train.get_or_create_global_step()
+        # A reference variable would lose an addition now and then: two workers add without a lock.
+        with tf.variable_scope(tf.get_variable_scope(), use_resource=True):
+            step = tf.train.get_or_create_global_step()
         train = tf.train.AdagradOptimizer(0.05).minimize(loss, global_step=step)
     reader = Reader()
     progress = tf.train.job_progress(run_dir, Job("ranking", index, 2))

@@ -128,7 +128,7 @@ def test_a_check_of_many_bytes_says_how_far_it_is() -> None:
 STOPPED_WHILE_IT_READS = """
 import os, signal, sys
 from hotdelta import cli
-from hotdelta.chain import verification
+from hotdelta.chain.history import verification
 
 def stop(descriptor, **options):
     os.kill(os.getpid(), signal.SIGINT)
