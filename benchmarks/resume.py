@@ -11,6 +11,7 @@ import multiprocessing
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,12 +19,12 @@ import tensorflow as tf
 
 from benchmarks.report import Figure, peak_memory, print_report, seconds_of
 from hotdelta.chain import Scanner, directory_of
-from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train import DeltaWriter
 
 ROWS, COLUMNS = 10_000_000, 16
 DELTAS, DELTA_ROWS = 50, 100_000
 TABLE = "table"
-BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery(), scrub_saves=0)
+BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None, "scrub_saves": 0}
 
 
 class TrainedTable(tf.Module):
@@ -46,7 +47,7 @@ class TrainedTable(tf.Module):
             tables=[TABLE],
             slots={TABLE: {"accumulator": self.accumulator}},
             tracking={TABLE: "touched"},
-            options=BY_HAND,
+            **BY_HAND,
         )
 
 

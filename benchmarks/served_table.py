@@ -17,12 +17,12 @@ import tensorflow as tf
 from exporter import export_saved_model
 from hotdelta.chain import BundleReader, Kind, Manifest, Position, Scanner, directory_of
 from hotdelta.chain.format import names
-from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train import DeltaWriter
 from loader import Loader, LoaderSettings
 
 COLUMNS, IDS = 16, 8
 TABLE = "table"
-BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery(), scrub_saves=0)
+BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None, "scrub_saves": 0}
 
 
 class OneTable(tf.Module):
@@ -74,7 +74,7 @@ class TableTrainer:
             tables=[TABLE],
             tracking={TABLE: "touched"},
             signatures={"serving_default": self._module.serve},
-            options=BY_HAND,
+            **BY_HAND,
         )
 
     def export(self) -> Path:

@@ -7,5 +7,16 @@ from hotdelta.keras.optimizers.adam import Adam, AdamW
 from hotdelta.keras.optimizers.ftrl import Ftrl
 from hotdelta.keras.optimizers.loss_scale import LossScaleOptimizer
 from hotdelta.keras.optimizers.sgd import SGD
+from hotdelta.train.bookmarks import bookmarked
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "DeltaCheckpoint", "Embedding", "Ftrl", "LossScaleOptimizer"]
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "DeltaCheckpoint",
+    "Embedding",
+    "Ftrl",
+    "LossScaleOptimizer",
+    "bookmarked",
+]

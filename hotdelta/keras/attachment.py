@@ -19,11 +19,14 @@ from hotdelta.keras.binding import BindingOptions, ModelBinding, bind
 from hotdelta.keras.constants import compute_again
 from hotdelta.keras.fit_hooks import is_in_fit
 from hotdelta.keras.model.id_rules import RuleWatch, model_id_rules
+from hotdelta.keras.training_calls import TrainingCalls, watch_training
 from hotdelta.keras_internals import training_function
 from hotdelta.logs import event
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.rows.trackers import warn_of_comparing
 from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.pauses import Quiet, TrainedBatch
+from hotdelta.train.step_brackets import StepBrackets
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +48,7 @@ class Attachment:
     """The trainer of a chain, from `start` to `close`, and what it saves of a model, which is known afterwards too.
 
     It can be started again after it was closed. `is_in_fit`: Keras tells of every step that is made now. All methods
-    belong to the thread that trains.
+    belong to the thread that trains, but for those by which it is the trainer's `StepWatch`.
     """
 
     def __init__(self, options: BindingOptions) -> None:
@@ -59,6 +62,9 @@ class Attachment:
         self._checked_count: int | None = None
         self._has_unproved_steps = False
         self._told = self._counted = 0
+        self._calls: TrainingCalls | None = None
+        self._told_batches = 0
+        self.brackets = StepBrackets()
         self._proved_function: Callable[[], Any] = no_function
 
     @property
@@ -109,12 +115,29 @@ class Attachment:
             self._rebind(model)
         return resumed
 
-    def note_step(self) -> bool:
+    def watch_steps(self, action: Callable[[], None] | None = None) -> None:
+        """When training begins, or has another function. `action`: what to do after a step that raises."""
+        if self.binding is None:
+            return
+        self._calls = watch_training(self.binding.model)
+        self._told_batches = self._calls.ended_steps()
+        if action is not None and action not in self._calls.when_it_raises:
+            self._calls.when_it_raises.append(action)
+
+    def batches_of_last_call(self, *, told: int) -> int:
+        """How many batches were trained, where Keras tells of so many."""
+        return told if self._calls is None else self._calls.batches_of_last_call(told=told)
+
+    def note_steps(self, steps: int) -> bool:
         """Every step pays for this: True when `prove_recording` cannot wait until something is saved.
 
         That is when a step was traced, the model was compiled again, or ids mean other rows.
         """
         self._has_unproved_steps = True
+        self._told_batches += steps
+        return self._has_changed()
+
+    def _has_changed(self) -> bool:
         binding, watch = self.binding, self._rule_watch
         if binding is None:
             return False
@@ -201,7 +224,9 @@ class Attachment:
         """Not before the trainer took the model: one that it refuses goes on being recorded as it was."""
         self.binding, self._trainer = binding, trainer
         self._told, self._counted = trainer.progress.step, binding.iterations()
-        trainer.count_untold = self._count_untold
+        trainer.watch = self
+        # Before the function is made again: who watches it has marks in it.
+        self.watch_steps()
         binding.record()
         self._rule_watch = RuleWatch(binding.model)
         # Functions of the user's own go on without the recorder, unless he dropped them; other traces that are there
@@ -228,7 +253,7 @@ class Attachment:
         if self.binding is None:
             return
         if not self.binding.is_of(self.binding.model):
-            self.trainer.trackers.mark_all()
+            self.trainer.mark_all()
         self.check_new_traces()
 
     def check_new_traces(self) -> None:
@@ -244,7 +269,25 @@ class Attachment:
         self._checked.update(graphs)
         self._checked_count = count
 
-    def _count_untold(self) -> int:
+    def quiet(self) -> Quiet | None:
+        binding, calls = self.binding, self._calls
+        if binding is None or calls is None or self._has_changed() or not binding.is_of(binding.model):
+            return None
+        if self.brackets.are_used and not self.is_in_fit:
+            return self.brackets.quiet()
+        # Between the calls of fit callbacks run, and write what they like. In a loop nothing else may write.
+        is_loop = not self.is_in_fit and not binding.functions_of_others
+        return calls.quiet(told=self._told_batches, is_idle_allowed=is_loop)
+
+    def why_blind(self) -> str | None:
+        return None if self._calls is None else self._calls.why_blind
+
+    def trained_batch(self) -> TrainedBatch:
+        if self.is_in_fit and self._calls is not None:
+            return self._calls.trained_batch()
+        return self.brackets.batch
+
+    def count_untold(self) -> int:
         """Before a cut: how many steps a loop made since the last one, when it tells of none.
 
         The optimizer counted them. In fit Keras tells, and is right: there the optimizer also counts a step that
@@ -274,7 +317,7 @@ class Attachment:
         try:
             self.examine()
         except BaseException:
-            trainer.trackers.mark_all()
+            trainer.mark_all()
             raise
         finally:
             trainer.finish()

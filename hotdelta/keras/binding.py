@@ -15,7 +15,6 @@ from hotdelta.chain.format.schema import Schema
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras.first_batch import is_built
-from hotdelta.keras.fit_hooks import remake_train_function
 from hotdelta.keras.model.held_state import HeldState
 from hotdelta.keras.model.id_rules import model_id_rules
 from hotdelta.keras.model.other_optimizers import (
@@ -26,6 +25,7 @@ from hotdelta.keras.model.other_optimizers import (
 from hotdelta.keras.model.structure import model_variables
 from hotdelta.keras.optimizers.row_wise import RowWise
 from hotdelta.keras.serving.graph import table_keys, trace_keras_model, trace_signatures
+from hotdelta.keras.training_calls import remake_training_function
 from hotdelta.keras_internals import TRAINING_FUNCTIONS, step_counter_of, trained_by
 from hotdelta.tensorflow_internals import is_traced_function
 from hotdelta.train.model.assembly import Recorders, assemble, choose_recorders, find_table_keys
@@ -107,7 +107,7 @@ class ModelBinding:
                 touched = self.recorders.touched.get(table.key)
                 if touched is not None:
                     optimizer.record_rows(table.values.variable, touched)
-        remake_train_function(self.model)
+        remake_training_function(self.model)
 
 
 def bind(

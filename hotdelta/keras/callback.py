@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +25,6 @@ from hotdelta.train.model.module_keys import refuse_keras_2
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.save.chain_trainer import ChainTrainer
 from hotdelta.train.save.options import WriterOptions, WriterStatus
-from hotdelta.train.save.schedule import SaveEvery
 from hotdelta.train.termination import TerminationSignal, in_flight
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     """Writes full checkpoints and exact deltas of the model while it trains, and resumes from them.
 
     Give it to `fit`, or use it as a context manager around a loop of `train_on_batch` and call `step()` after each.
+    What is due while training waits for data is saved then, too, between two steps.
     The directory stays taken from the first use to `close()` (the end of the `with` block, or of the process), so
     that a second `fit` goes on with the same chain.
     """
@@ -69,14 +70,14 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         """
         super().__init__()
         self._job = job
-        options = WriterOptions(
-            full=SaveEvery(seconds=save_secs, steps=save_steps, epochs=save_epochs),
-            delta=SaveEvery(
-                seconds=save_incremental_secs,
-                steps=save_incremental_steps,
-                epochs=save_incremental_epochs,
-                touched_rows=save_incremental_touched_rows,
-            ),
+        options = WriterOptions.of(
+            save_secs=save_secs,
+            save_incremental_secs=save_incremental_secs,
+            save_steps=save_steps,
+            save_incremental_steps=save_incremental_steps,
+            save_epochs=save_epochs,
+            save_incremental_epochs=save_incremental_epochs,
+            save_incremental_touched_rows=save_incremental_touched_rows,
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
         )
@@ -149,10 +150,29 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._attachment.prepare_save()
         return self._started.save_full()
 
-    def step(self, steps: int = 1) -> None:
-        """For loops of train_on_batch: tell that steps were made."""
-        self._count(steps)
+    def step(self, steps: int = 1, *, bookmark: Any = None, event_time: float | None = None) -> None:
+        """For loops of train_on_batch: tell that steps were made.
+
+        `bookmark`: where the reader goes on after the last of them; `event_time`: of its newest example.
+        """
+        with self._started.lock:
+            self._attachment.brackets.note_batch(bookmark, event_time)
+            self._count(steps)
         self._stop_if_told()
+
+    @contextmanager
+    def training_step(self, *, bookmark: Any = None, event_time: float | None = None) -> Iterator[None]:
+        """For loops: around all that writes in one step, in place of `step`. No save falls into it."""
+        brackets = self._attachment.brackets
+        brackets.begin()
+        try:
+            yield
+        except BaseException:
+            brackets.end()
+            raise
+        with self._started.lock:
+            brackets.end()
+            self.step(bookmark=bookmark, event_time=event_time)
 
     def close(self) -> None:
         """Save what is left and give the directory back. Raises UnsavedError when that is not on disk."""
@@ -196,7 +216,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         told, self._last_batch = batch - self._last_batch, batch
-        if self._count(fit_hooks.batches_of_last_call(self.model, told=told)):
+        if self._count(self._attachment.batches_of_last_call(told=told)):
             self._guard_fit()
         self._stop_if_told()
 
@@ -223,7 +243,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         """
         trainer = self._started
         is_save_due = trainer.add_steps(steps)
-        if not self._attachment.note_step() and not is_save_due:
+        if not self._attachment.note_steps(steps) and not is_save_due:
             return False
         is_new = self._attachment.prove_recording()
         trainer.save_if_due()
@@ -234,7 +254,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             self._guard_fit()
 
     def _guard_fit(self) -> None:
-        fit_hooks.call_when_step_raises(self.model, self._end_failed_fit)
+        self._attachment.watch_steps(self._end_failed_fit)
 
     def _finish_fit(self) -> None:
         """Raises UnsavedError when the last save is not on disk: nobody may come to close()."""

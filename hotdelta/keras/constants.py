@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from hotdelta.keras import fit_hooks
+from hotdelta.keras.training_calls import remake_training_function
 from hotdelta.keras_internals import all_layers, remake_other_functions, training_function
 
 
@@ -23,5 +23,5 @@ def compute_again(model: keras.Model) -> None:
 def _trace_again(model: keras.Model) -> None:
     """What Keras has traced goes on with the constants of then. Not None: it may be in the middle of a fit."""
     if training_function(model) is not None:
-        fit_hooks.remake_train_function(model)
+        remake_training_function(model)
     remake_other_functions(model)

@@ -18,6 +18,7 @@ from hotdelta.keras import fit_hooks
 from hotdelta.keras.serving.inputs import remember_call
 from hotdelta.keras_internals import ONE_STEP, all_layers
 from hotdelta.tensorflow_internals import trace_once
+from hotdelta.train.bookmarks import Bookmarked
 
 _NOTE = (
     "hotdelta traced this to make the variables of the model before its first step. If it can only run eagerly, call "
@@ -66,6 +67,7 @@ def _not_built(hint: str) -> ConfigurationError:
 
 
 def _build(model: keras.Model, spec: Any) -> None:
+    spec = spec.batch if isinstance(spec, Bookmarked) else spec
     with model.distribute_strategy.scope():
         # Under a strategy a step is for replicas: Keras builds by a call, in fit before us.
         is_replicated = tf.distribute.has_strategy()

@@ -1,11 +1,11 @@
 """Incremental checkpoints for any TensorFlow training: which rows changed, when to save, writing and resuming."""
 
+from hotdelta.train.bookmarks import bookmarked
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.jobs.job import Job
 from hotdelta.train.loop import DeltaWriter
 from hotdelta.train.resume.loading import Resumed
-from hotdelta.train.save.options import WriterOptions, WriterStatus
-from hotdelta.train.save.schedule import SaveEvery
+from hotdelta.train.save.options import WriterStatus
 from hotdelta.train.trainer_progress import TrainerProgress
 
 __all__ = [
@@ -13,8 +13,7 @@ __all__ = [
     "DeltaWriter",
     "Job",
     "Resumed",
-    "SaveEvery",
     "TrainerProgress",
-    "WriterOptions",
     "WriterStatus",
+    "bookmarked",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,12 +30,15 @@ from hotdelta.train.loop_model import (
 from hotdelta.train.model.assembly import assemble, choose_recorders, find_table_keys
 from hotdelta.train.model.module_keys import name_unsaved_optimizers
 from hotdelta.train.model.optimizer_slots import can_record_rows, count_every_step, innermost
-from hotdelta.train.model.variables import Table
+from hotdelta.train.model.variables import ModelVariables, Table
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.rows.trackers import warn_of_comparing
 from hotdelta.train.save.chain_trainer import ChainTrainer
 from hotdelta.train.save.options import WriterOptions, WriterStatus
+from hotdelta.train.save.pauses import Quiet, TrainedBatch
 from hotdelta.train.save.server_probe import tables_for_servers
+from hotdelta.train.step_brackets import StepBrackets
+from hotdelta.train.tables.server_rows import is_on_servers
 from hotdelta.train.tables.sharded import ShardedTouchedRows
 from hotdelta.train.tables.touched import AnyTouchedRows
 from hotdelta.train.termination import TerminationSignal, in_flight
@@ -45,43 +49,63 @@ logger = logging.getLogger(__name__)
 class DeltaWriter:
     """Saves the variables of a custom loop as a chain of deltas and fulls.
 
-    Make it before the training function is traced, call `step` after every training step, and `close` (or use
-    `with`) at the end. All methods belong to the thread that trains.
+    Make it before the training function is traced, put every training step into `with writer.training_step():` (or call
+    `step` after each), and `close` (or use `with`) at the end. All methods belong to the thread that trains.
     """
 
     def __init__(
         self,
         checkpoint_dir: str | Path | CheckpointConfig,
         model: tf.Module | Mapping[str, tf.Variable],
+        save_secs: float | None = 600,
+        save_incremental_secs: float | None = 5,
         *,
+        save_steps: int | None = None,
+        save_incremental_steps: int | None = None,
+        save_epochs: int | None = None,
+        save_incremental_epochs: int | None = None,
+        save_incremental_touched_rows: int | None = None,
+        keep_fulls: int = 5,
+        scrub_saves: int = 128,
         tables: Iterable[str | tf.Variable] = (),
         optimizer: Any = None,
         slots: Mapping[str, Mapping[str, tf.Variable]] | None = None,
         tracking: Mapping[str, str] | None = None,
         signatures: Mapping[str, Any] | None = None,
         serving_model: tf.Module | Mapping[str, tf.Variable] | None = None,
-        options: WriterOptions | None = None,
+        state: Mapping[str, Callable[[], Any]] | None = None,
         resume: bool = True,
         job: Job | None = None,
         rows_written_by: str = "servers",
     ) -> None:
         """Takes the directory and resumes at once; `resumed` says where.
 
-        `checkpoint_dir`: a directory, with `options` for when to save; or a CheckpointConfig, which says both.
+        `checkpoint_dir`: a directory; or a CheckpointConfig, which says when to save and what to keep as well. Saves
+        when any one of the given amounts has passed, as the callback for Keras does; None switches one off.
         `model`: its variables are keyed by attribute path, or by the given names. `tables`: those of which deltas
         carry rows. `optimizer`: a Keras optimizer, already built; one of hotdelta.keras records the rows it writes.
         Without one, give the `slots` of each table by table key, and tell the rows with `touch` (tracking "touched").
         `signatures`: tf.functions with an input_signature, for serving. `serving_model`: where those are of another
         model, with variables of the same keys and shapes: one that is served from one machine when `model` has
         tables that are sharded over parameter servers. Its values do not matter.
+        `state`: functions by name, as `register_state` takes them, of which the first commit is to have the values too.
         `job`: this is trainer 0 of a job; the others have a TrainerProgress each.
         `rows_written_by`: rows on parameter servers are written to the directory by the "servers", which must see it,
         or by the "coordinator", which fetches them all.
         """
-        refuse_other_kinds(
-            tables=tables, slots=slots, tracking=tracking, signatures=signatures, options=options
+        refuse_other_kinds(tables=tables, slots=slots, tracking=tracking, signatures=signatures, state=state)
+        options = WriterOptions.of(
+            save_secs=save_secs,
+            save_incremental_secs=save_incremental_secs,
+            save_steps=save_steps,
+            save_incremental_steps=save_incremental_steps,
+            save_epochs=save_epochs,
+            save_incremental_epochs=save_incremental_epochs,
+            save_incremental_touched_rows=save_incremental_touched_rows,
+            keep_fulls=keep_fulls,
+            scrub_saves=scrub_saves,
         )
-        run_dir, options = settle(checkpoint_dir, options or WriterOptions())
+        run_dir, options = settle(checkpoint_dir, options)
         keyed = keyed_variables(model)
         if isinstance(model, tf.Module):
             name_unsaved_optimizers(model, optimizer)
@@ -120,11 +144,15 @@ class DeltaWriter:
                 if table.key in recorders.touched:
                     _record(self._optimizer, table, recorders.touched[table.key])
         self._trainer = ChainTrainer(run_dir, options=options, publish=publish, job=job)
+        on_servers = tables_for_servers(variables, rows_written_by)
+        self._steps = self._trainer.watch = LoopSteps(has_workers=has_servers(variables))
+        for name, read in (state or {}).items():
+            self._trainer.states.register(name, read)
         self.resumed: Resumed | None = self._trainer.start(
             variables,
             touched=recorders.touched,
             demanded=recorders.demanded,
-            on_servers=tables_for_servers(variables, rows_written_by),
+            on_servers=on_servers,
             is_resuming=resume,
         )
         warn_of_comparing(recorders.why_compared(variables.tables))
@@ -166,12 +194,36 @@ class DeltaWriter:
             _refuse_unknown(table, ids, touched.rows)
             touched.record(tf.constant(ids, tf.int64))
 
-    def step(self, steps: int = 1) -> None:
-        """Tell that training steps were made; saves when one is due."""
-        is_save_due = self._open.add_steps(steps)
-        if is_save_due or self._has_new_trace:
-            self._prove_recording()
-            self._trainer.save_if_due()
+    @contextmanager
+    def training_step(self, *, bookmark: Any = None, event_time: float | None = None) -> Iterator[None]:
+        """Around all that writes in one step; saves when one is due, as `step` does, in whose place it stands.
+
+        What is due while the loop waits for data is saved then: no save falls into the block.
+        `bookmark`: where the reader goes on after this step; `event_time`: of the newest example in it.
+        """
+        self._require_open()
+        self._steps.brackets.begin()
+        try:
+            yield
+        except BaseException:
+            self._steps.brackets.end()
+            raise
+        with self._trainer.lock:
+            self._steps.brackets.end()
+            self.step(bookmark=bookmark, event_time=event_time)
+
+    def step(self, steps: int = 1, *, bookmark: Any = None, event_time: float | None = None) -> None:
+        """Tell that training steps were made; saves when one is due.
+
+        What is due while the loop waits is saved with the next step: nobody knows when that begins. Use
+        `training_step` where the loop may wait. `bookmark` and `event_time` as there, of the last of the steps.
+        """
+        with self._open.lock:
+            self._steps.brackets.note_batch(bookmark, event_time)
+            is_save_due = self._trainer.add_steps(steps)
+            if is_save_due or self._has_new_trace:
+                self._prove_recording()
+                self._trainer.save_if_due()
         if self._signals.is_received:
             try:
                 self._prove_recording()
@@ -255,6 +307,32 @@ class DeltaWriter:
         self._open.check_traces(graphs)
         self._checked.update(graphs)
         self._checked_count = count
+
+
+class LoopSteps:
+    """What a loop says of its steps. `has_workers`: they are made on other machines, and a cut never waits for them."""
+
+    def __init__(self, *, has_workers: bool) -> None:
+        self.brackets = StepBrackets()
+        self._has_workers = has_workers
+
+    def quiet(self) -> Quiet | None:
+        return Quiet(None) if self._has_workers else self.brackets.quiet()
+
+    def why_blind(self) -> str | None:
+        if self._has_workers or self.brackets.are_used:
+            return None
+        return "nothing tells when a step begins; put it into `with writer.training_step():`"
+
+    def count_untold(self) -> int:
+        return 0
+
+    def trained_batch(self) -> TrainedBatch:
+        return self.brackets.batch
+
+
+def has_servers(variables: ModelVariables) -> bool:
+    return any(is_on_servers(item.variable) for table in variables.tables for item in table.row_variables)
 
 
 def _record(optimizer: Any, table: Table, touched: AnyTouchedRows) -> None:

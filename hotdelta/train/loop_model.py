@@ -20,7 +20,6 @@ from hotdelta.train.model.module_keys import (
 )
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable, is_variable, raw
 from hotdelta.train.model.shard_slots import optimizer_state
-from hotdelta.train.save.options import WriterOptions
 from hotdelta.train.serving.files import save_serving_graph
 from hotdelta.train.serving.module import trace_module
 from hotdelta.train.serving.twin import refuse_other_shapes, refuse_served_shards
@@ -30,7 +29,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
     "slots": (Mapping, "give variables by table key and name: {table: {name: variable}}"),
     "tracking": (Mapping, 'give "touched" or "changed" by table key'),
     "signatures": (Mapping, "give tf.functions with an input_signature, by name"),
-    "options": (WriterOptions, "make it with hotdelta.train.WriterOptions"),
+    "state": (Mapping, "give functions by name"),
 }
 
 

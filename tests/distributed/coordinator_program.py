@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train import DeltaWriter
 from hotdelta.train.servers import patience as server_patience
 from hotdelta.train.tables.sharded import parts_of
 from tests.distributed.cluster_model import (
@@ -62,7 +62,6 @@ def coordinate(
             optimizer.build([*parts_of(model.table), *parts_of(model.kernel)])
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     serving = Ranker()
-    options = WriterOptions(full=SaveEvery(steps=60), delta=SaveEvery(steps=10), keep_fulls=100)
     with DeltaWriter(
         run_dir,
         model,
@@ -72,7 +71,11 @@ def coordinate(
         tracking={"table": tracking} if tracking else {},
         serving_model=serving,
         signatures={"serving_default": serving.score},
-        options=options,
+        save_secs=None,
+        save_incremental_secs=None,
+        save_steps=60,
+        save_incremental_steps=10,
+        keep_fulls=100,
         rows_written_by=rows_written_by,
     ) as writer:
         say(report, "resumed", writer.resumed.step if writer.resumed else None)

@@ -11,10 +11,12 @@ import tensorflow as tf
 
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format.names import MANIFEST_SUFFIX
-from hotdelta.train import Job, SaveEvery, TrainerProgress, WriterOptions
+from hotdelta.train import Job, TrainerProgress
 from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable
 from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery
 from tests.distributed.reports import say
 
 

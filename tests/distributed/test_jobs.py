@@ -14,22 +14,25 @@ from hotdelta.chain import BundleReader, Manifest, directory_of
 from hotdelta.chain.format.names import TRAINER_STATE_TENSOR
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import CommitError, ConfigurationError, JobRestartedError
-from hotdelta.train import DeltaWriter, Job, SaveEvery, TrainerProgress, WriterOptions
+from hotdelta.train import DeltaWriter, Job, TrainerProgress
 from hotdelta.train.jobs.job import JobFolder, progress_name
 from hotdelta.train.jobs.saves import JobSaves
 from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable
 from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery
 from tests.distributed.cluster import Cluster
 from tests.keras.small_models import by_hand, small_model
 from tests.waiting import LIMIT_SECONDS, wait_until
 
-BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
 EVERY_STEP = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=1))
 
 
-def trainer_0(run_dir: Path, job: Job | None, options: WriterOptions = BY_HAND) -> DeltaWriter:
-    return DeltaWriter(run_dir, {"weight": tf.Variable(0.0)}, options=options, job=job)
+def trainer_0(run_dir: Path, job: Job | None, *, every_steps: int | None = None) -> DeltaWriter:
+    return DeltaWriter(
+        run_dir, {"weight": tf.Variable(0.0)}, None, None, save_incremental_steps=every_steps, job=job
+    )
 
 
 class Clock:
@@ -134,7 +137,7 @@ def is_saved(writer: DeltaWriter) -> bool:
 
 
 def test_due_delta_does_not_stop_trainer_0_while_others_finish_their_step(tmp_path: Path) -> None:
-    with trainer_0(tmp_path, Job("ranking", 0, 2), EVERY_STEP) as writer:
+    with trainer_0(tmp_path, Job("ranking", 0, 2), every_steps=1) as writer:
         other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
         writer.step()
         writer.step()
@@ -202,8 +205,8 @@ def test_trainers_that_step_together_do_not_wait_for_each_other_in_vain(tmp_path
                 progress.step()
 
     weight = tf.Variable(0.0)
-    options = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=5), scrub_saves=0)
-    with DeltaWriter(tmp_path, {"weight": weight}, options=options, job=Job("ranking", 0, 2)) as writer:
+    options: dict[str, Any] = {"save_incremental_steps": 5, "scrub_saves": 0, "job": Job("ranking", 0, 2)}
+    with DeltaWriter(tmp_path, {"weight": weight}, None, None, **options) as writer:
         other = threading.Thread(target=train_along, name="trainer-1", daemon=True)
         other.start()
         for _ in range(steps):
@@ -231,7 +234,7 @@ def test_trainers_that_see_one_count_of_steps_stop_by_it_and_not_by_their_own(tm
 
 
 def test_save_by_hand_stops_everybody_at_once_though_a_due_save_named_a_later_step(tmp_path: Path) -> None:
-    with trainer_0(tmp_path, Job("ranking", 0, 2, answer_seconds=5), EVERY_STEP) as writer:
+    with trainer_0(tmp_path, Job("ranking", 0, 2, answer_seconds=5), every_steps=1) as writer:
         other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
         writer.step()
         asked = JobFolder(tmp_path).read("request")

@@ -20,11 +20,12 @@ from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import CommitError
-from hotdelta.train import SaveEvery, WriterOptions
 from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.save import server_parts
 from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery
 from hotdelta.train.tables.sharded import ShardedTouchedRows, shards_of
 from tests.chain_replay import Values, replay
 

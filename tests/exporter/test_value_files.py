@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +23,12 @@ from exporter.sources import source_of
 from exporter.value_files import SLICE_BYTES, fingerprint_values
 from hotdelta.chain.format.schema import VariableSpec
 from hotdelta.errors import CommitError
-from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train import DeltaWriter
 from tests.exporter.trained_run import Trained, schema_of, values_of
 from tests.full_disk import small_files_only
 
 COLUMNS = 64
-BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery(), scrub_saves=0)
+BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None, "scrub_saves": 0}
 
 
 class Rows(tf.Module):
@@ -51,7 +52,7 @@ class Rows(tf.Module):
             tables=["table"],
             tracking={"table": "touched"},
             signatures={"serving_default": self.serve},
-            options=BY_HAND,
+            **BY_HAND,
         ) as writer:
             for number in range(deltas):
                 rows = self.table.shape[0]

@@ -16,13 +16,11 @@ from exporter.sources import source_of
 from hotdelta.chain import Kind, Manifest, Position, Scanner, directory_of
 from hotdelta.chain.format import names
 from hotdelta.train.loop import DeltaWriter
-from hotdelta.train.save.options import WriterOptions
-from hotdelta.train.save.schedule import SaveEvery
 from loader import Loader, LoaderSettings, LoaderStatus, Version
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 ROWS = 64
-BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
+BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None}
 SIGNATURE = "serving_default"
 
 
@@ -57,7 +55,7 @@ class Trainer:
             tables=tables,
             tracking=tables,
             signatures={SIGNATURE: self.model.predict},
-            options=BY_HAND,
+            **BY_HAND,
             resume=is_resuming,
         )
         self.step = int(self.writer.resumed.step) if self.writer.resumed else 0

@@ -105,7 +105,7 @@ def test_rows_of_tables_that_the_export_does_not_hold_are_not_counted(
         tables=["users"],
         tracking={"users": "touched"},
         signatures={SIGNATURE: part.predict},
-        options=BY_HAND,
+        **BY_HAND,
     ) as writer:
         writer.touch("users", np.array([0]))
         writer.step()

@@ -13,9 +13,10 @@ import tensorflow as tf
 import hotdelta.keras as hk
 from hotdelta.chain.format.manifest import Kind
 from hotdelta.errors import ConfigurationError
-from hotdelta.train import CheckpointConfig, DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train import CheckpointConfig, DeltaWriter
 from hotdelta.train.checkpoint_config import settle
-from hotdelta.train.save.schedule import Progress, SaveAtSteps
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import Progress, SaveAtSteps, SaveEvery
 from tests.keras.small_models import fit, manifests, small_model
 
 
@@ -163,4 +164,4 @@ def test_intervals_beside_a_config_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="given twice"):
         hk.DeltaCheckpoint(config, save_steps=5)
     with pytest.raises(ConfigurationError, match="given twice"):
-        DeltaWriter(config, {"weight": tf.Variable(0.0)}, options=WriterOptions(keep_fulls=2))
+        DeltaWriter(config, {"weight": tf.Variable(0.0)}, keep_fulls=2)

@@ -17,12 +17,12 @@ import hotdelta.keras as hk
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError, UnsavedError
-from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train import DeltaWriter
 from tests.chain_replay import Values, replay, values_of
 from tests.full_disk import small_files_only
 
 ROWS = 30
-BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
+BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None}
 
 
 class Ranker(tf.Module):
@@ -54,7 +54,7 @@ def step_function(ranker: Ranker, optimizer: Any) -> Any:
 def test_steps_of_workers_that_train_at_once_are_all_counted(tmp_path: Path) -> None:
     ranker, optimizer = Ranker(), keras.optimizers.SGD(0.1)
     optimizer.build(list(ranker.trainable_variables))
-    with DeltaWriter(tmp_path, ranker, optimizer=optimizer, options=BY_HAND):
+    with DeltaWriter(tmp_path, ranker, optimizer=optimizer, **BY_HAND):
         ids = tf.constant([1, 2])
         step = step_function(ranker, optimizer).get_concrete_function(ids)
         with ThreadPoolExecutor(4) as workers:
@@ -75,7 +75,7 @@ def test_a_module_with_an_optimizer_is_exact_and_resumes(tmp_path: Path, make_op
         ranker, optimizer = Ranker(seed), make_optimizer()
         optimizer.build(ranker.trainable_variables)
         tables = [ranker.tables[0], "bias"]
-        writer = DeltaWriter(tmp_path, ranker, tables=tables, optimizer=optimizer, options=BY_HAND)
+        writer = DeltaWriter(tmp_path, ranker, tables=tables, optimizer=optimizer, **BY_HAND)
         return ranker, optimizer, writer
 
     ranker, optimizer, writer = start(seed=0)
@@ -106,7 +106,7 @@ def test_rows_that_the_user_tells_are_saved_and_tables_that_he_does_not_are_comp
         tables=list(variables),
         slots={"told": {"momentum": slot}},
         tracking={"told": "touched"},
-        options=BY_HAND,
+        **BY_HAND,
     ) as writer:
         for number in range(4):
             for variable in (told, slot, compared):
@@ -160,7 +160,7 @@ def test_sigterm_in_the_with_form_is_passed_on_after_the_step_is_saved(tmp_path:
     ranker, passed_on = Ranker(), []
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: passed_on.append(len(committed(tmp_path))))
     try:
-        with DeltaWriter(tmp_path, ranker, options=BY_HAND) as writer:
+        with DeltaWriter(tmp_path, ranker, **BY_HAND) as writer:
             signal.raise_signal(signal.SIGTERM)
             assert passed_on == []
             ranker.scale.assign(7.0)
@@ -185,7 +185,7 @@ def test_a_keras_model_is_sent_to_its_own_callback(tmp_path: Path) -> None:
 def test_closed_writer_can_be_closed_again_and_says_that_it_is_closed(tmp_path: Path) -> None:
     table = tf.Variable(np.zeros((ROWS, 2), np.float32))
     with DeltaWriter(
-        tmp_path, {"table": table}, tables=["table"], tracking={"table": "touched"}, options=BY_HAND
+        tmp_path, {"table": table}, tables=["table"], tracking={"table": "touched"}, **BY_HAND
     ) as writer:
         writer.close()
     writer.close()
@@ -209,7 +209,7 @@ def test_rows_are_told_by_whole_numbers(tmp_path: Path) -> None:
     """A mask of the rows would pass for the rows 0 and 1, and all others would be lost."""
     table = tf.Variable(np.zeros((ROWS, 2), np.float32))
     with DeltaWriter(
-        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, options=BY_HAND
+        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, **BY_HAND
     ) as writer:
         for ids in ([], 3, [1, 2], tf.constant([5], tf.int32), np.array([[7]], np.uint8)):
             writer.touch("table", ids)
@@ -224,7 +224,7 @@ def test_rows_are_told_by_whole_numbers(tmp_path: Path) -> None:
 def test_an_id_that_the_table_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
     table = tf.Variable(np.zeros((ROWS, 2), np.float32))
     with DeltaWriter(
-        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, options=BY_HAND
+        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, **BY_HAND
     ) as writer:
         problem = f"table, which has {ROWS} rows, is not one of them"
         for bad_id in (-1, ROWS, 2**63 - 1, np.uint64(2**64 - 1)):
@@ -262,7 +262,7 @@ def test_an_optimizer_that_a_module_holds_and_nobody_gives_is_named(
 
 def test_the_end_of_a_loop_on_a_full_disk_raises_and_hides_no_other_error(tmp_path: Path) -> None:
     def train(raises: BaseException | None) -> None:
-        with DeltaWriter(tmp_path, {"bias": bias}, options=BY_HAND) as writer:
+        with DeltaWriter(tmp_path, {"bias": bias}, **BY_HAND) as writer:
             for _ in range(3):
                 bias.assign_add(1.0)
                 writer.step()
@@ -270,7 +270,7 @@ def test_the_end_of_a_loop_on_a_full_disk_raises_and_hides_no_other_error(tmp_pa
                 raise raises
 
     bias = tf.Variable(0.0)
-    with DeltaWriter(tmp_path, {"bias": bias}, options=BY_HAND):
+    with DeltaWriter(tmp_path, {"bias": bias}, **BY_HAND):
         pass
     for error in (None, SystemExit(0)):
         with small_files_only(), pytest.raises(UnsavedError, match=r"3 steps since position 1\.1"):

@@ -73,6 +73,10 @@ class JobSaves:
         self._patience = Patience(LATE_SECONDS)
         self._given_up: dict[int, Any] = {}
 
+    @property
+    def has_others(self) -> bool:
+        return bool(self._others)
+
     def claim(self) -> None:
         """Raises ConfigurationError when the directory belongs to another job."""
         self._folder.claim(self._job)

@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where training goes on: the position that was loaded, the trainer's progress there, and what was damaged."""
+    """Where training goes on: the position that was loaded, the trainer's progress there, and what was damaged.
+
+    `state`: what was registered; `bookmark`: where the reader goes on, None when no batch carried one.
+    """
 
     position: Position
     step: int
@@ -30,6 +33,7 @@ class Resumed:
     step_in_epoch: int
     state: Mapping[str, Any]
     problems: tuple[str, ...] = ()
+    bookmark: Any = None
 
 
 def load_state(
@@ -64,6 +68,7 @@ def describe_resumed(saved: ChainState, state: TrainerState) -> Resumed:
         step_in_epoch=state.step_in_epoch,
         state=state.registered,
         problems=tuple(str(problem) for problem in saved.problems),
+        bookmark=state.bookmark,
     )
 
 

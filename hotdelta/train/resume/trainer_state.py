@@ -23,7 +23,7 @@ class TrainerState:
 
     `trainers` has, in the state of trainer 0, those of the other trainers of its job, by id and as JSON documents.
     `parameters`: the keys of the variables that it trains; None when it does not say. `id_rules`: by which rules the
-    model makes ids.
+    model makes ids. `bookmark`: where the reader goes on after the last batch that was trained.
     """
 
     step: int = 0
@@ -33,6 +33,7 @@ class TrainerState:
     trainers: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] | None = None
     id_rules: Mapping[str, SavedIdRule] = field(default_factory=dict)
+    bookmark: Any = None
 
     def after_steps(self, steps: int) -> TrainerState:
         steps = whole("steps", steps)
@@ -63,6 +64,9 @@ class TrainerState:
     def with_id_rules(self, rules: Mapping[str, SavedIdRule]) -> TrainerState:
         return replace(self, id_rules=rules)
 
+    def with_bookmark(self, bookmark: Any) -> TrainerState:
+        return replace(self, bookmark=bookmark)
+
     def to_json(self) -> bytes:
         document: dict[str, Any] = {
             "step": self.step,
@@ -76,6 +80,8 @@ class TrainerState:
             document[names.PARAMETERS_MEMBER] = list(self.parameters)
         if self.id_rules:
             document[names.ID_RULES_MEMBER] = to_document(self.id_rules)
+        if self.bookmark is not None:
+            document["bookmark"] = self.bookmark
         text = json.dumps(document).encode()
         if len(text) > MAX_STATE_BYTES:
             raise ConfigurationError(
@@ -99,6 +105,7 @@ class TrainerState:
                 trainers,
                 None if parameters is None else tuple(parameters),
                 from_document(document.get(names.ID_RULES_MEMBER, {})),
+                document.get("bookmark"),
             )
         except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
             raise ManifestError(f"trainer state cannot be read: {error!r}") from error

@@ -99,6 +99,10 @@ class Scrub:
                 slices.append(ScrubSlice(block.variable, first, values))
         return tuple(slices)
 
+    def repeat_turn(self) -> None:
+        """The slices of the last turn were not used."""
+        self._turn -= 1
+
     def remember(self, cut: Cut) -> None:
         """The cut was committed: its rows are what is on disk now."""
         for block in cut.blocks:

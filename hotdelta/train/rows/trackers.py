@@ -33,7 +33,7 @@ NOTHING: frozenset[str] = frozenset()
 
 
 class Trackers:
-    """Which rows and values changed since the last cut. Every method is called by the training thread."""
+    """Which rows and values changed since the last cut. Every method is called with the lock of the saver held."""
 
     def __init__(
         self,
@@ -106,6 +106,12 @@ class Trackers:
             keys = {item.key for item in tracker.table.row_variables}
             tracker.give_back([block for block in cut.blocks if block.variable.key in keys])
         self.others.give_back(cut.values)
+
+    def undo(self, cut: Cut) -> None:
+        """The cut that was taken last is no moment between two steps: it will not be written."""
+        self.give_back(cut)
+        if cut.scrub:
+            self.scrub.repeat_turn()
 
     def mark_all(self) -> None:
         """Everything is due: nothing is known of what was taken and what was not."""

@@ -15,8 +15,10 @@ class BackgroundWorker:
     or submits next is told.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, on_idle: Callable[[], None] = lambda: None) -> None:
+        """`on_idle` is called on the thread, after the last job that it had."""
         self._name = name
+        self._on_idle = on_idle
         self._wake = threading.Condition()
         self._jobs: list[Callable[[], None]] = []
         self._is_stopping = False
@@ -84,6 +86,8 @@ class BackgroundWorker:
                     self._jobs.pop(0)
                     self.is_dead = not is_over
                     self._wake.notify_all()
+                if not self.is_busy:
+                    self._on_idle()
 
     def _refuse_dead(self) -> None:
         if self.is_dead:

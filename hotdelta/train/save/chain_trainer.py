@@ -5,11 +5,14 @@ The Keras callback and the custom-loop writer are thin layers over `ChainTrainer
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format.manifest import Kind, Tracking
@@ -30,6 +33,7 @@ from hotdelta.train.rows.trackers import NOTHING, Trackers
 from hotdelta.train.save.chain_writer import ChainWriter
 from hotdelta.train.save.clock import SaveClocks
 from hotdelta.train.save.options import WriterOptions, WriterStatus
+from hotdelta.train.save.pauses import PAUSE_SECONDS, PauseSaver, Quiet, StepWatch, TrainedBatch
 from hotdelta.train.save.pipeline import SavePipeline
 from hotdelta.train.save.progress import TrainingProgress, other_model
 from hotdelta.train.save.saves import Saves
@@ -40,8 +44,45 @@ from hotdelta.train.tables.touched import AnyTouchedRows
 logger = logging.getLogger(__name__)
 
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def locked(
+    method: Callable[Concatenate[ChainTrainer, Arguments], Result],
+) -> Callable[Concatenate[ChainTrainer, Arguments], Result]:
+    """With the lock of the trainer held, so that no other thread saves meanwhile."""
+
+    @functools.wraps(method)
+    def call(self: ChainTrainer, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return call
+
+
+class Unwatched:
+    """The steps of a loop that nobody watches: they are told one by one."""
+
+    def quiet(self) -> Quiet | None:
+        return None
+
+    def why_blind(self) -> str | None:
+        return "nothing tells when a step begins"
+
+    def count_untold(self) -> int:
+        return 0
+
+    def trained_batch(self) -> TrainedBatch:
+        return TrainedBatch()
+
+
 class ChainTrainer:
-    """Saves a model's changes as a chain. One thread calls every method; those of the pipeline write."""
+    """Saves a model's changes as a chain.
+
+    The training thread calls every method. While it waits for data, `hotdelta-pauses` saves what is due: `lock` is held
+    by whichever of them is at it. The threads of the pipeline write. `watch` tells of steps, and may be replaced.
+    """
 
     def __init__(
         self,
@@ -56,11 +97,15 @@ class ChainTrainer:
     ) -> None:
         """`publish` writes what a reader needs beside the chain (schema, serving graph); it may be called again.
 
-        Before each cut `count_untold`, which may be replaced, says how many steps were made that nobody told of.
         `job`: the trainers with which this one, the first, saves together.
         """
         self.options, self.status = options, WriterStatus()
-        self.count_untold: Callable[[], int] = lambda: 0
+        self.lock = threading.RLock()
+        self.watch: StepWatch = Unwatched()
+        self.told_steps = 0
+        self._pauses = PauseSaver(self)
+        self._quiet: Quiet | None = None
+        self._quiet_at_last_cut: Quiet | None = None
         self._progress = TrainingProgress()
         self.states = self._progress.registry
         self._publish = publish
@@ -69,7 +114,12 @@ class ChainTrainer:
         disk = disk or Disk()
         self._chain = ChainWriter(run_dir, keep_fulls=options.keep_fulls, disk=disk)
         self._pipeline = SavePipeline(
-            self._chain, publish=publish, disk=disk, clock=clock, status=self.status
+            self._chain,
+            publish=publish,
+            disk=disk,
+            clock=clock,
+            status=self.status,
+            on_idle=self._pauses.look,
         )
         self._on_servers = NOTHING
         self._has_stepped = False
@@ -150,6 +200,7 @@ class ChainTrainer:
         self._saves.begin(self.progress.to_json())
         if saved is not None:
             self._pipeline.note_saved(self.progress.step, self.progress.to_json())
+        self._pauses.start()
         return resumed
 
     def _find_state(self, listing: Listing) -> ChainState | None:
@@ -164,6 +215,7 @@ class ChainTrainer:
         self._saves.is_full_wanted = any(item.schema != schema for item in saved.manifests)
         return describe_resumed(saved, state)
 
+    @locked
     def rebind(
         self,
         variables: ModelVariables,
@@ -185,6 +237,7 @@ class ChainTrainer:
         self._bind(variables, touched=touched, demanded=demanded, unsaved=everything)
         self._saves.is_full_wanted = True
 
+    @locked
     def follow_id_rules(self, rules: Mapping[str, IdRule]) -> None:
         """Vocabularies may have got more words. Raises ConfigurationError when ids mean other rows now."""
         self._progress.follow_id_rules(rules)
@@ -217,6 +270,12 @@ class ChainTrainer:
         if self.trackers.tables:
             event(logger, logging.INFO, "tracking", **{mode: keys for mode, keys in by_mode.items() if keys})
 
+    @locked
+    def mark_all(self) -> None:
+        """Everything is due: who wrote to the variables is not known."""
+        self.trackers.mark_all()
+
+    @locked
     def check_traces(self, graphs: Iterable[Any]) -> None:
         """Prove for each traced training function that every write is recorded, and recorded here."""
         self.trackers.check_recorders()
@@ -234,40 +293,84 @@ class ChainTrainer:
         True: `save_if_due` may have something to do. Look first whether what is saved is still what is trained.
         Raises ConfigurationError when the first step left the copies of a variable on several devices unequal.
         """
-        if not self._has_stepped:
-            self.trackers.check_replicas()
-            self._has_stepped = True
-        self._progress.add_steps(steps)
-        self._job.note_step()
-        self._clocks.add(steps=steps)
-        return self._pipeline.has_news or self._clocks.may_be_due()
+        with self.lock:
+            if not self._has_stepped:
+                self.trackers.check_replicas()
+                self._has_stepped = True
+            self._progress.add_steps(steps)
+            self.told_steps += 1
+            self._job.note_step()
+            self._clocks.add(steps=steps)
+            return self._pipeline.has_news or self._clocks.may_be_due()
 
+    @locked
     def settle_steps(self) -> None:
         """Count the steps that nobody told of."""
-        self._progress.state = self.progress.with_untold(self.count_untold())
+        self._progress.state = self.progress.with_untold(self.watch.count_untold())
 
+    @locked
     def begin_epoch(self, epoch: int) -> None:
         """Tell which epoch begins, when that may not be the one after the last: a second fit starts again at 0."""
         self._progress.state = self.progress.in_epoch(epoch)
 
+    @locked
     def end_epoch(self, epoch: int) -> None:
         """Tell that the `epoch`-th epoch, counted from 0, is over."""
         self._progress.state = self.progress.after_epoch(epoch)
         self._clocks.add(epochs=1)
         self.save_if_due()
 
+    @locked
     def watermark(self, seconds: float) -> None:
         """The event time of the newest example that training has seen; it only goes forward."""
         self._progress.see(seconds)
 
+    @locked
     def save_if_due(self) -> None:
         self._saves.save_if_due(self._is_job_ready)
+
+    @property
+    def pause_seconds(self) -> float:
+        return max(PAUSE_SECONDS, self.status.last_stall_seconds)
+
+    def why_blind(self) -> str | None:
+        return (
+            "the other trainers of the job are asked at a step"
+            if self._job.has_others
+            else self.watch.why_blind()
+        )
+
+    @locked
+    def seconds_to_save(self) -> float | None:
+        """For whoever does not train: until something is due. None: a writing thread will end first."""
+        if self._saves.is_waiting_for_writer:
+            return None
+        seconds = 0.0 if self._pipeline.has_news else self._clocks.seconds_to_look()
+        return None if math.isinf(seconds) else seconds
+
+    @locked
+    def save_in_pause(self) -> None:
+        """What `save_if_due` does, on another thread than the one that trains, when no step is under way."""
+        quiet = self.watch.quiet() if self._has_stepped else None
+        if quiet is None or (quiet.untold and not self.states.is_empty):
+            return
+        if self._pipeline.has_news:
+            self._quiet_at_last_cut = None  # What it had may have to be saved again.
+        elif quiet.steps is not None and quiet == self._quiet_at_last_cut:
+            self._clocks.delta.restart()  # Nothing was trained since.
+            return
+        self._quiet = quiet
+        try:
+            self._saves.save_if_due(self._is_job_ready)
+        finally:
+            self._quiet = None
 
     def _is_job_ready(self) -> bool:
         is_ready = self._job.is_ready()
         self.status.missing_trainers = self._job.missing
         return is_ready
 
+    @locked
     def save(self) -> Position | None:
         """Commit a delta, or a full when the chain was removed, with everything up to now, and wait for it.
 
@@ -275,10 +378,12 @@ class ChainTrainer:
         """
         return self._saves.save()
 
+    @locked
     def save_full(self) -> Position | None:
         """Commit a full (and its closing delta) with everything up to now, and wait for it."""
         return self._saves.save_full()
 
+    @locked
     def finish(self) -> Position | None:
         """Save everything up to now, a delta first; then the full that is in the making, due or wanted.
 
@@ -288,6 +393,7 @@ class ChainTrainer:
         self.require_saved()
         return position
 
+    @locked
     def require_saved(self) -> None:
         """After a save. Raises UnsavedError when it failed, and says what would be lost."""
         reason = self._pipeline.unsaved_reason
@@ -302,26 +408,45 @@ class ChainTrainer:
 
     def close(self) -> None:
         """Finish what is being written and give the directory back. Does not save: call finish() first."""
+        self._pauses.stop()
         try:
             self._saves.end()
         finally:
             self._release()
 
     def _release(self) -> None:
+        self._pauses.stop()
         self._pipeline.stop()
         self._saves.release()
         self._chain.close()
 
-    def _take_cut(self) -> Cut:
+    def _take_cut(self) -> Cut | None:
         others = self._job.collect()
         self.status.missing_trainers = ()
         try:
-            self.settle_steps()
-            return self.trackers.cut(
-                step=self.progress.step,
-                trainer_state=self._progress.read(others),
-                watermark=self._progress.watermark,
-                trained_at=self._wall_clock(),
-            )
+            return self._cut_between_steps(others) if self._quiet is None else self._cut_in_pause(self._quiet)
         finally:
             self._job.release()
+
+    def _cut_between_steps(self, others: Mapping[str, Any]) -> Cut:
+        """On the training thread."""
+        self.settle_steps()
+        self._quiet_at_last_cut = None
+        return self._cut(untold=0, others=others)
+
+    def _cut_in_pause(self, quiet: Quiet) -> Cut | None:
+        cut = self._cut(untold=quiet.untold)
+        if self.watch.quiet() != quiet:
+            self.trackers.undo(cut)
+            return None
+        self._quiet_at_last_cut = quiet
+        return cut
+
+    def _cut(self, *, untold: int, others: Mapping[str, Any] | None = None) -> Cut:
+        self._progress.note_batch(self.watch.trained_batch())
+        return self.trackers.cut(
+            step=self.progress.step + untold,
+            trainer_state=self._progress.read(others, untold=untold),
+            watermark=self._progress.watermark,
+            trained_at=self._wall_clock(),
+        )

@@ -46,6 +46,15 @@ class SaveClock:
         """What every step can afford to ask: False while `is_due` would be, if no epoch ended since it was asked."""
         return self._is_due or self._steps >= self._least_steps or self._clock() >= self._look_at
 
+    def seconds_to_look(self) -> float:
+        """Until `is_due` may be true without another step; infinite when no time makes it so."""
+        return 0.0 if self.is_due() else self._look_at - self._clock()
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether any step was made since the last restart."""
+        return self._steps > 0
+
     def _plan_look(self) -> None:
         self._least_steps = self._policy.least_steps
         seconds = self._policy.seconds
@@ -86,6 +95,11 @@ class SaveClocks:
 
     def may_be_due(self) -> bool:
         return self.delta.may_be_due() or self.full.may_be_due()
+
+    def seconds_to_look(self) -> float:
+        """Until a save may be due without another step. No full is, of what the last full has already."""
+        full = self.full.seconds_to_look() if self.full.has_steps else math.inf
+        return min(self.delta.seconds_to_look(), full)
 
     def restart(self) -> None:
         self.delta.restart()

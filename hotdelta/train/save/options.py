@@ -25,6 +25,33 @@ class WriterOptions:
         if not _is_count(self.scrub_saves, 0):
             raise ConfigurationError(f"scrub_saves is {self.scrub_saves!r}", hint="give 0 (never) or more")
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        save_secs: float | None,
+        save_incremental_secs: float | None,
+        save_steps: int | None,
+        save_incremental_steps: int | None,
+        save_epochs: int | None,
+        save_incremental_epochs: int | None,
+        save_incremental_touched_rows: int | None,
+        keep_fulls: int,
+        scrub_saves: int,
+    ) -> WriterOptions:
+        """As users say it to the callback and to the writer of a loop."""
+        return cls(
+            full=SaveEvery(seconds=save_secs, steps=save_steps, epochs=save_epochs),
+            delta=SaveEvery(
+                seconds=save_incremental_secs,
+                steps=save_incremental_steps,
+                epochs=save_incremental_epochs,
+                touched_rows=save_incremental_touched_rows,
+            ),
+            keep_fulls=keep_fulls,
+            scrub_saves=scrub_saves,
+        )
+
 
 def _is_count(value: Any, least: int) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least

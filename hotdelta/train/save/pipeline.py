@@ -30,8 +30,8 @@ STOP_SECONDS = 600.0
 class SavePipeline:
     """At most one delta and one full are being written, each on a thread of its own.
 
-    Every method is called by the training thread, which alone changes what counts as saved; what the writing threads
-    report waits for `collect`.
+    Every method is called with the lock of the saver held: whoever holds it alone changes what counts as saved. What
+    the writing threads report waits for `collect`.
     """
 
     def __init__(
@@ -42,14 +42,16 @@ class SavePipeline:
         disk: Disk,
         clock: Callable[[], float],
         status: WriterStatus,
+        on_idle: Callable[[], None],
     ) -> None:
+        """`on_idle` is called by a writing thread that has nothing to write any more."""
         self.chain = chain
         self.status = status
         self._publish = publish
         self._disk = disk
         self._clock = clock
-        self._delta_worker = BackgroundWorker("hotdelta-delta-writer")
-        self._full_worker = BackgroundWorker("hotdelta-full-writer")
+        self._delta_worker = BackgroundWorker("hotdelta-delta-writer", on_idle=on_idle)
+        self._full_worker = BackgroundWorker("hotdelta-full-writer", on_idle=on_idle)
         self._failed_cut: Cut | None = None
         self._full: FullSave | None = None
         self._delta_error: CommitError | None = None

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.train.bookmarks import plain
 from hotdelta.train.model.id_rules import IdRule, find_other_rules
 from hotdelta.train.model.variables import ModelVariables
 from hotdelta.train.resume.trainer_state import StateRegistry, TrainerState, whole
+from hotdelta.train.save.pauses import TrainedBatch
 
 
 class TrainingProgress:
@@ -20,6 +22,7 @@ class TrainingProgress:
         self._new_steps = 0
         self.registry = StateRegistry()
         self.watermark: float | None = None
+        self._step_of_bookmark = 0
 
     @property
     def state(self) -> TrainerState:
@@ -38,6 +41,7 @@ class TrainingProgress:
     def resume(self, state: TrainerState, watermark: float | None) -> None:
         """Training goes on from there; what was registered is put back."""
         self.state, self.watermark = state, watermark
+        self._step_of_bookmark = state.step
         self.registry.restore(state.registered)
 
     def describe(self, variables: ModelVariables) -> None:
@@ -66,12 +70,24 @@ class TrainingProgress:
             raise ConfigurationError(f"the watermark is {given!r}", hint="give seconds since 1970")
         self.watermark = seconds if self.watermark is None else max(self.watermark, seconds)
 
-    def read(self, trainers: Mapping[str, Any] | None = None) -> bytes:
-        """What a cut says of it, with the states of the other trainers when they are given."""
+    def note_batch(self, batch: TrainedBatch) -> None:
+        """What came with the last batch that was trained. Of steps that carry no bookmark none is known."""
+        if batch.bookmark is not None:
+            self.state = self.state.with_bookmark(plain(batch.bookmark))
+        elif self.state.step != self._step_of_bookmark:
+            self.state = self.state.with_bookmark(None)
+        if batch.event_time is not None:
+            self.see(batch.event_time)
+
+    def read(self, trainers: Mapping[str, Any] | None = None, *, untold: int = 0) -> bytes:
+        """What a cut says of it, with the states of the other trainers when they are given.
+
+        `untold`: so many more steps are in the cut, which will be told.
+        """
         self.state = self.state.with_registered(self.registry.read())
         if trainers is not None:
             self.state = self.state.with_trainers(trainers)
-        return self.state.to_json()
+        return self.state.after_steps(untold).to_json()
 
 
 def other_model(reason: str = "") -> ConfigurationError:

@@ -1,4 +1,4 @@
-"""The saves of one run, on the training thread: cuts are taken here, and what becomes of them is noticed here.
+"""The saves of one run: cuts are taken here, and what becomes of them is noticed here.
 
 What is due, and what a cut holds beside the variables, is for others to say.
 """
@@ -20,7 +20,7 @@ from hotdelta.train.save.pipeline import SavePipeline
 class Saves:
     """Takes cuts and hands them over, one delta at a time; a full is begun here and closed with a cut.
 
-    Every method is called by the training thread, and only between `bind` and `release`.
+    Every method is called with the lock of the saver held, and only between `bind` and `release`.
     """
 
     def __init__(
@@ -29,12 +29,15 @@ class Saves:
         pipeline: SavePipeline,
         *,
         clocks: SaveClocks,
-        take_cut: Callable[[], Cut],
+        take_cut: Callable[[], Cut | None],
         trainer_state_bytes: Callable[[], int],
         clock: Callable[[], float],
         status: WriterStatus,
     ) -> None:
-        """`take_cut`: everything that changed, with the trainer's progress; it may wait for others, and raise."""
+        """`take_cut`: everything that changed, with the trainer's progress; it may wait for others, and raise.
+
+        None: there was no moment between two steps.
+        """
         self._chain = chain
         self._pipeline = pipeline
         self._clocks = clocks
@@ -75,11 +78,16 @@ class Saves:
         tip = self._chain.tip
         return tip.position if tip else None
 
+    @property
+    def is_waiting_for_writer(self) -> bool:
+        """Nothing can be handed over before the delta in the making is written."""
+        return self._pipeline.is_writing_delta
+
     def save_if_due(self, is_job_ready: Callable[[], bool]) -> None:
         self._collect()
         is_delta_due = self._clocks.delta.is_due()
-        is_full_due = self._clocks.full.is_due() or (self.is_full_wanted and is_delta_due)
-        if is_full_due and not self._pipeline.has_full:
+        is_full_due = self._clocks.full.has_steps and self._clocks.full.is_due()
+        if (is_full_due or (self.is_full_wanted and is_delta_due)) and not self._pipeline.has_full:
             self.start_full()
         if not self._pipeline.wants_closing_cut and not is_delta_due:
             return
@@ -150,6 +158,8 @@ class Saves:
             return
         started = self._clock()
         cut = self._take_cut()
+        if cut is None:
+            return
         self._clocks.delta.restart()
         if cut.is_empty and cut.trainer_state == self._last_state and not is_closing:
             return

@@ -13,11 +13,11 @@ import tensorflow as tf
 import hotdelta.io as hio
 from exporter.sources import source_of
 from hotdelta.errors import ModelMismatchError
-from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
+from hotdelta.train import DeltaWriter
 from hotdelta.train.model.id_rules import module_id_rules
 
 WORDS = ["red", "green", "blue"]
-BY_HAND = WriterOptions(full=SaveEvery(), delta=SaveEvery())
+BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None}
 
 
 def layer(words: list[str]) -> Any:
@@ -51,7 +51,7 @@ class Scorer(tf.Module):
 
 
 def write(run_dir: Path, scorer: Scorer, **options: Any) -> DeltaWriter:
-    return DeltaWriter(run_dir, scorer, tables=["table"], options=BY_HAND, **options)
+    return DeltaWriter(run_dir, scorer, tables=["table"], **BY_HAND, **options)
 
 
 @pytest.mark.parametrize("make", [layer, hash_table, vocabulary_table])

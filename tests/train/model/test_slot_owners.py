@@ -14,8 +14,6 @@ from hotdelta.chain.bundle.reader import BundleReader
 from hotdelta.chain.format import names
 from hotdelta.train.loop import DeltaWriter
 from hotdelta.train.save import delta_bundle
-from hotdelta.train.save.options import WriterOptions
-from hotdelta.train.save.schedule import SaveEvery
 
 pytestmark = pytest.mark.I1
 
@@ -36,7 +34,8 @@ class Tables:
             tables=tables,
             slots=self.slots,
             tracking=dict.fromkeys(tables, "touched"),
-            options=WriterOptions(full=SaveEvery(), delta=SaveEvery()),
+            save_secs=None,
+            save_incremental_secs=None,
         )
 
     def _variable(self) -> tf.Variable:

@@ -18,8 +18,6 @@ from hotdelta.chain.history.state import find_state
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ChainError, ModelMismatchError
 from hotdelta.train.loop import DeltaWriter
-from hotdelta.train.save.options import WriterOptions
-from hotdelta.train.save.schedule import SaveEvery
 from tests.train.conftest import StartTraining
 from tests.train.small_training import SmallTraining
 
@@ -231,8 +229,7 @@ def test_a_dtype_that_does_not_fit_is_told(start_training: StartTraining, tmp_pa
 
 def test_registered_state_epoch_and_step_come_back(start_training: StartTraining, tmp_path: Path) -> None:
     variables = {"weight": tf.Variable(1.0)}
-    options = WriterOptions(full=SaveEvery(), delta=SaveEvery(steps=1))
-    with DeltaWriter(tmp_path, variables, options=options) as writer:
+    with DeltaWriter(tmp_path, variables, None, None, save_incremental_steps=1) as writer:
         writer.register_state("reader", lambda: {"file": "a", "offset": 7})
         writer.register_state("cursor", lambda: b"\x00\xff")
         writer.end_epoch(0)

@@ -89,7 +89,12 @@ def test_rows_that_the_user_tells_are_all_that_a_row_wise_step_touches(tmp_path:
     optimizer = hk.SGD(0.1)
     optimizer.build([table])
     with DeltaWriter(
-        tmp_path, {"table": table}, tables="table", tracking={"table": "touched"}, options=BY_HAND
+        tmp_path,
+        {"table": table},
+        tables="table",
+        tracking={"table": "touched"},
+        save_secs=None,
+        save_incremental_secs=None,
     ) as writer:
         optimizer.apply([tf.IndexedSlices(tf.ones([2, 3]), tf.constant([3, 5]), tf.constant([ROWS, 3]))])
         writer.touch("table", [3, 5])
