@@ -39,7 +39,9 @@ class SlowSGD(hk.SGD):
 
 def _written(graph: tf.Graph) -> list[tf.Operation]:
     names = ("Scatter", "SparseApply", "AssignSub", "AssignVariable")
-    return [operation for operation in graph.get_operations() if any(name in operation.type for name in names)]
+    return [
+        operation for operation in graph.get_operations() if any(name in operation.type for name in names)
+    ]
 
 
 def counting_model(*, is_poisoned: bool = False, optimizer: Any = None, **options: Any) -> keras.Model:
@@ -73,12 +75,16 @@ def facts_of(cut: Cut, state: dict[str, Any], *, batches_per_update: int = 1) ->
     if "bookmark" in state:
         facts["bookmark"] = state["bookmark"]
     for block in cut.blocks:
-        if len(block.ids):
+        if (
+            len(block.ids)
+            and block.variable.key.endswith("embeddings")
+            and "optimizer" not in block.variable.key
+        ):
             facts[block.variable.key] = -float(np.asarray(block.rows)[0, 0])
     for key, value in cut.values.items():
         if key.endswith("iterations"):
             facts[key] = float(value)
-        elif "dense" in key:
+        elif key == "dense/kernel":
             facts[key] = -float(value.ravel()[0])
     if batches_per_update > 1:
         return {name: _updates(name, value, batches_per_update) for name, value in facts.items()}
@@ -92,11 +98,11 @@ def _updates(name: str, value: float, batches: int) -> float:
 class Stream:
     """Batches that come when they like, until `stop`. Each carries how many there were, itself included."""
 
-    def __init__(self, *, longest_wait_seconds: float = 0.008) -> None:
+    def __init__(self, *, first: int = 1, longest_wait_seconds: float = 0.02) -> None:
         self.stop = threading.Event()
         self._wait_seconds = longest_wait_seconds
         self._random = np.random.default_rng(1)
-        self._count = 0
+        self._count = first - 1
 
     def __iter__(self) -> Iterator[Any]:
         while not self.stop.is_set():

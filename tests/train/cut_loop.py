@@ -30,7 +30,7 @@ class CutLoop:
         self.steps: set[float] = set()
         self._trainer = trainer
         self._read = read
-        self._is_watched = is_watched
+        self.is_watched = is_watched
         self._stop = threading.Event()
         self._random = np.random.default_rng(0)
         self._thread = threading.Thread(target=self._run, name="cuts", daemon=True)
@@ -52,10 +52,10 @@ class CutLoop:
                 if cut is not None:
                     self._look_at(cut)
                     self._trainer.trackers.undo(cut)
-            time.sleep(self._random.random() * 0.003)
+            time.sleep(self._random.random() * 0.001)
 
     def _take(self) -> Cut | None:
-        if not self._is_watched:
+        if not self.is_watched:
             return self._trainer._cut(untold=0)
         quiet = self._trainer.watch.quiet()
         if quiet is None:
