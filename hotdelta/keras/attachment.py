@@ -25,8 +25,7 @@ from hotdelta.logs import event
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.rows.trackers import warn_of_comparing
 from hotdelta.train.save.chain_trainer import ChainTrainer
-from hotdelta.train.save.pauses import Quiet, TrainedBatch
-from hotdelta.train.step_brackets import StepBrackets
+from hotdelta.train.save.pauses import Quiet, StepBrackets, TrainedBatch
 
 logger = logging.getLogger(__name__)
 

@@ -35,9 +35,8 @@ from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.rows.trackers import warn_of_comparing
 from hotdelta.train.save.chain_trainer import ChainTrainer
 from hotdelta.train.save.options import WriterOptions, WriterStatus
-from hotdelta.train.save.pauses import Quiet, TrainedBatch
+from hotdelta.train.save.pauses import Quiet, StepBrackets, TrainedBatch
 from hotdelta.train.save.server_probe import tables_for_servers
-from hotdelta.train.step_brackets import StepBrackets
 from hotdelta.train.tables.server_rows import is_on_servers
 from hotdelta.train.tables.sharded import ShardedTouchedRows
 from hotdelta.train.tables.touched import AnyTouchedRows

@@ -62,6 +62,36 @@ def test_a_trainer_killed_at_random_moments_resumes_what_an_uninterrupted_one_he
     kill_again_and_again(zygote, tmp_path / "run", tmp_path / "reference", kills=12)
 
 
+def read_again_and_again(zygote: Zygote, run_dir: Path, *, kills: int, steps_per_call: int) -> None:
+    """Whatever was read ahead when the trainer was killed: no example is left out, none is trained twice."""
+    moments = random.Random(int(os.environ.get("HOTDELTA_KILL_SEED", random.randrange(2**32))))
+    for _ in range(kills):
+        trainer = zygote.start("read_until_killed", run_dir, steps_per_call=steps_per_call)
+        resumed = trainer.wait_for_report()[0]["bookmark"]
+        wait_for_a_save(run_dir, after_step=resumed)
+        time.sleep(moments.uniform(0.0, 5 * LONGEST_SECONDS))
+        trainer.send(signal.SIGKILL)
+        assert trainer.wait() == -signal.SIGKILL
+        _, (found,) = zygote.run("look_at_examples", run_dir)
+        assert found["bookmark"] > resumed
+        assert (found["before"], found["after"]) == ([1.0], [0.0])
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 3])
+def test_a_reader_with_bookmarks_skips_nothing_and_repeats_nothing_when_it_is_killed(
+    zygote: Zygote, tmp_path: Path, steps_per_call: int
+) -> None:
+    read_again_and_again(zygote, tmp_path / "run", kills=4, steps_per_call=steps_per_call)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("steps_per_call", [1, 3])
+def test_a_reader_with_bookmarks_is_killed_forty_times(
+    zygote: Zygote, tmp_path: Path, steps_per_call: int
+) -> None:
+    read_again_and_again(zygote, tmp_path / "run", kills=40, steps_per_call=steps_per_call)
+
+
 @pytest.mark.soak
 def test_a_trainer_killed_a_hundred_times_resumes_what_an_uninterrupted_one_held(
     zygote: Zygote, tmp_path: Path

@@ -6,7 +6,8 @@ import hashlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,51 @@ def look(run_dir: Path, tell: Tell) -> None:
     """Resumes, and tells what it got."""
     with by_hand(run_dir) as callback:
         tell(restored(callback, small_model()))
+
+
+EXAMPLES = 50_000
+
+
+def example_model(*, steps_per_call: int = 1) -> keras.Model:
+    """A table with a row for each example: a step on an example takes 1 from its row."""
+    example = keras.Input((1,), dtype="int64", name="example")
+    rows = hk.Embedding(EXAMPLES, 1, embeddings_initializer="zeros", name="examples")(example)
+    model = keras.Model(example, keras.layers.Flatten()(rows))
+    model.compile(hk.SGD(1.0), lambda _, found: tf.reduce_sum(found), steps_per_execution=steps_per_call)
+    return model
+
+
+def read_until_killed(run_dir: Path, tell: Tell, *, steps_per_call: int) -> None:
+    """Trains example after example, which are read ahead, now and then after a pause. Saves are due all the time."""
+    model = example_model(steps_per_call=steps_per_call)
+    callback = hk.DeltaCheckpoint(run_dir, None, 0.02, serving_graph=False)
+    resumed = callback.resume(model)
+    first = resumed.bookmark if resumed and resumed.bookmark is not None else 0
+    tell({"bookmark": first})
+
+    def read() -> Iterator[Any]:
+        random = np.random.default_rng(first)
+        for place in range(first, EXAMPLES):
+            if random.random() < 0.05:
+                time.sleep(0.05)
+            yield np.array([[place]]), np.zeros((1, 1), np.float32), place + 1
+
+    spec = (tf.TensorSpec([1, 1], tf.int64), tf.TensorSpec([1, 1]), tf.TensorSpec([], tf.int64))
+    dataset = tf.data.Dataset.from_generator(read, output_signature=spec)
+    dataset = dataset.map(lambda x, y, place: hk.bookmarked((x, y), place)).prefetch(8)
+    model.fit(dataset, verbose=0, callbacks=[callback])
+
+
+def look_at_examples(run_dir: Path, tell: Tell) -> None:
+    """Resumes, and tells the bookmark and how often each example before and after it was trained."""
+    model = example_model()
+    with by_hand(run_dir) as callback:
+        resumed = callback.resume(model)
+        place = resumed.bookmark if resumed and resumed.bookmark is not None else 0
+        trained = -model.get_layer("examples").embeddings.numpy()[:, 0]
+        tell(
+            {"bookmark": place, "before": sorted(set(trained[:place])), "after": sorted(set(trained[place:]))}
+        )
 
 
 class Teller(keras.callbacks.Callback):
@@ -174,6 +220,8 @@ SCENARIOS: dict[str, Callable[..., None]] = {
         train_until_killed,
         train_to,
         look,
+        read_until_killed,
+        look_at_examples,
         fit_and_be_told,
         validate_and_be_told,
         loop_and_be_told,
