@@ -306,17 +306,7 @@ class Attachment:
         """Save what is left and give the directory back."""
         trainer = self.trainer
         try:
-            self._finish(trainer)
+            trainer.finish(self.examine)
         finally:
             self._trainer = None
             trainer.close()
-
-    def _finish(self, trainer: ChainTrainer) -> None:
-        """What is not recorded as it should be is an error, but no step is lost with it."""
-        try:
-            self.examine()
-        except BaseException:
-            trainer.mark_all()
-            raise
-        finally:
-            trainer.finish()

@@ -155,9 +155,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
         `bookmark`: where the reader goes on after the last of them; `event_time`: of its newest example.
         """
-        with self._started.lock:
-            self._attachment.brackets.note_batch(bookmark, event_time)
-            self._count(steps)
+        self._tell_of_steps(steps, bookmark, event_time)
         self._stop_if_told()
 
     @contextmanager
@@ -172,7 +170,13 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             raise
         with self._started.lock:
             brackets.end()
-            self.step(bookmark=bookmark, event_time=event_time)
+            self._tell_of_steps(1, bookmark, event_time)
+        self._stop_if_told()
+
+    def _tell_of_steps(self, steps: int, bookmark: Any, event_time: float | None) -> None:
+        with self._started.lock:
+            self._attachment.brackets.note_batch(bookmark, event_time)
+            self._count(steps)
 
     def close(self) -> None:
         """Save what is left and give the directory back. Raises UnsavedError when that is not on disk."""

@@ -209,7 +209,8 @@ class DeltaWriter:
             raise
         with self._trainer.lock:
             self._steps.brackets.end()
-            self.step(bookmark=bookmark, event_time=event_time)
+            self._tell_of_steps(1, bookmark, event_time)
+        self._stop_if_told()
 
     def step(self, steps: int = 1, *, bookmark: Any = None, event_time: float | None = None) -> None:
         """Tell that training steps were made; saves when one is due.
@@ -217,16 +218,22 @@ class DeltaWriter:
         What is due while the loop waits is saved with the next step: nobody knows when that begins. Use
         `training_step` where the loop may wait. `bookmark` and `event_time` as there, of the last of the steps.
         """
+        self._tell_of_steps(steps, bookmark, event_time)
+        self._stop_if_told()
+
+    def _tell_of_steps(self, steps: int, bookmark: Any, event_time: float | None) -> None:
         with self._open.lock:
             self._steps.brackets.note_batch(bookmark, event_time)
             is_save_due = self._trainer.add_steps(steps)
             if is_save_due or self._has_new_trace:
                 self._prove_recording()
                 self._trainer.save_if_due()
+
+    def _stop_if_told(self) -> None:
+        """Not with the lock held: whoever handles the signal may close us."""
         if self._signals.is_received:
             try:
-                self._prove_recording()
-                self._open.finish()
+                self._open.finish(self._prove_recording)
             except HotdeltaError as error:
                 event(logger, logging.ERROR, "the last save failed", reason=error)
             self._signals.stop()
@@ -262,8 +269,7 @@ class DeltaWriter:
         if self._is_closed:
             return
         try:
-            self._prove_recording()
-            self._open.finish()
+            self._open.finish(self._prove_recording)
         finally:
             self._is_closed = True
             self._trainer.close()

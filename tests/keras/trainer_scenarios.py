@@ -115,9 +115,8 @@ def look_at_examples(run_dir: Path, tell: Tell) -> None:
         resumed = callback.resume(model)
         place = resumed.bookmark if resumed and resumed.bookmark is not None else 0
         trained = -model.get_layer("examples").embeddings.numpy()[:, 0]
-        tell(
-            {"bookmark": place, "before": sorted(set(trained[:place])), "after": sorted(set(trained[place:]))}
-        )
+        before, after = (sorted(map(float, set(part))) for part in (trained[:place], trained[place:]))
+        tell({"bookmark": place, "before": before, "after": after})
 
 
 class Teller(keras.callbacks.Callback):

@@ -279,3 +279,16 @@ def test_the_end_of_a_loop_on_a_full_disk_raises_and_hides_no_other_error(tmp_pa
         train(ValueError("bad data"))
     assert "3 steps since position 1.1 would be lost" in raised.value.__notes__[0]
     assert Scanner(tmp_path).scan().manifests[-1].step == 0
+
+
+def test_what_is_refused_at_the_end_is_saved_all_the_same(tmp_path: Path) -> None:
+    """The first look at the training function is that of close(): it writes rows that no gradient names."""
+    ranker, optimizer = Ranker(), hk.SGD(0.1, weight_decay=0.1)
+    optimizer.build(list(ranker.trainable_variables))
+    options: dict[str, Any] = {**BY_HAND, "tracking": {"tables/0": "touched"}}
+    writer = DeltaWriter(tmp_path, ranker, tables=[ranker.tables[0]], optimizer=optimizer, **options)
+    step_function(ranker, optimizer)(tf.constant([1, 2]))
+    live = values_of(variables_of(writer))
+    with pytest.raises(ConfigurationError, match="cannot be tracked as touched"):
+        writer.close()
+    assert replay(tmp_path, Position(1, 2), live) == live

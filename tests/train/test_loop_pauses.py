@@ -53,7 +53,9 @@ class SlowCounter:
 def counted_steps(cut: Cut, state: dict[str, Any]) -> dict[str, float]:
     facts: dict[str, float] = {"cut": cut.step, "progress": state["step"]}
     facts |= {"bookmark": state["bookmark"]} if "bookmark" in state else {}
-    facts |= {block.variable.key: float(np.max(block.rows)) for block in cut.blocks if len(block.ids)}
+    facts |= {
+        block.variable.key: float(np.max(np.asarray(block.rows))) for block in cut.blocks if len(block.ids)
+    }
     return facts | {key: float(value) for key, value in cut.values.items() if key == "other"}
 
 

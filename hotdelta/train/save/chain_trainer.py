@@ -384,11 +384,19 @@ class ChainTrainer:
         return self._saves.save_full()
 
     @locked
-    def finish(self) -> Position | None:
+    def finish(self, check: Callable[[], object] | None = None) -> Position | None:
         """Save everything up to now, a delta first; then the full that is in the making, due or wanted.
 
+        `check`: is what is saved what was trained? When it raises, that is saved all the same: no step is lost with it.
         Raises UnsavedError when what was trained is not on disk afterwards. A full may be missing: deltas are enough.
         """
+        if check is not None:
+            try:
+                check()
+            except BaseException:
+                self.trackers.mark_all()
+                self.finish()
+                raise
         position = self._saves.finish()
         self.require_saved()
         return position
