@@ -138,7 +138,7 @@ def test_what_cannot_work_is_refused_before_the_directory_is_touched(tmp_path: P
         ({"tables": 3}, "tables is 3. give a list"),
         ({"tracking": 3}, "tracking is 3. give"),
         ({"signatures": 3}, "signatures is 3. give tf.functions"),
-        ({"options": 3}, "options is 3. make it with"),
+        ({"state": 3}, "state is 3. give functions by name"),
         ({"job": "x"}, "job is 'x'. make it with"),
         ({"optimizer": "adam"}, "optimizer is 'adam'. give a Keras optimizer"),
         ({"optimizer": unbuilt}, "no variables yet"),
