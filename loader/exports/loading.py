@@ -39,10 +39,18 @@ class ExportLoading:
     A loaded model is kept until it is taken or dropped.
     """
 
-    def __init__(self, settings: LoaderSettings, orders: Orders, when_loaded: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: LoaderSettings,
+        orders: Orders,
+        *,
+        when_loaded: Callable[[], None],
+        load_model: Callable[..., LiveModel] = LiveModel.load,
+    ) -> None:
         self._settings = settings
         self._orders = orders
         self._when_loaded = when_loaded
+        self._load_model = load_model
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hotdelta-export-loader")
         self._loading: tuple[ExportVersion, Future[LoadedExport]] | None = None
 
@@ -91,7 +99,7 @@ class ExportLoading:
             figures = measure_values(version.path, metadata)
             if metadata.node not in self._orders.released:
                 complaint = find_bad_values(figures, metadata, self._settings.sanity)
-        model = LiveModel.load(version.path, predict_threads=self._settings.predict_threads)
+        model = self._load_model(version.path, predict_threads=self._settings.predict_threads)
         return LoadedExport(model, figures, complaint, LargestNorms(figures))
 
 

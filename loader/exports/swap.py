@@ -43,6 +43,7 @@ class ExportSwap:
         wall_clock: Callable[[], float],
         look_again: Callable[[], None],
         after_swap: Callable[[], None],
+        load_model: Callable[..., LiveModel] = LiveModel.load,
     ) -> None:
         self._settings = settings
         self._serving = serving
@@ -54,7 +55,7 @@ class ExportSwap:
         self._after_swap = after_swap
         self._exports = ExportWatch(settings.export_dir)
         self.quarantine = ExportQuarantine(chain.orders)
-        self._loading = ExportLoading(settings, chain.orders, look_again)
+        self._loading = ExportLoading(settings, chain.orders, when_loaded=look_again, load_model=load_model)
         self._version: ExportVersion | None = None
         self._waiting: str = ""
 

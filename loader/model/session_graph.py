@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,9 +37,9 @@ class SessionGraph:
     def signatures(self) -> frozenset[str]:
         return frozenset(self._definitions)
 
-    def use_huge_pages(self) -> None:
+    def use_huge_pages(self, move: Callable[[tf.compat.v1.Session], HugePages]) -> None:
         """For variables that are updated row by row. Before the first call."""
-        self._huge_pages = HugePages(self._session)
+        self._huge_pages = move(self._session)
 
     def settle(self) -> None:
         """Until nothing goes on in the background any more."""
