@@ -221,6 +221,7 @@ class Loader:
                 are_orders_kept=self._book.is_kept,
                 quarantined=(*observed.quarantined, *self._export_quarantine.listed),
                 refused=observed.refused,
+                updates=observed.updates,
             )
         metadata = served.model.metadata
         since = observed.pending_since
