@@ -172,7 +172,7 @@ class Loader:
 
     @property
     def signatures(self) -> Mapping[str, SignatureSpec]:
-        """What can be called now: asked for with every request, for which all of `status` would be too much."""
+        """What can be called now. Every request asks for it, so it is cheaper than `status`."""
         served = self._serving.current
         return served.model.metadata.signatures if served is not None else {}
 

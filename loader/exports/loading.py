@@ -56,13 +56,13 @@ class ExportLoading:
 
     @property
     def version(self) -> ExportVersion | None:
-        """Which one is being loaded, or is loaded and was neither taken nor dropped."""
+        """The version that is being loaded, or that is loaded and was neither taken nor dropped."""
         return self._loading[0] if self._loading is not None else None
 
     def load(self, version: ExportVersion, *, is_known: bool) -> LoadedExport | None:
-        """The model, when it is loaded; never waits for it. Raises ApplyError, DamagedError.
+        """Begin to load a version; returns its model once it is loaded, and None until then. Never waits.
 
-        The values of a version that is known are not looked at again.
+        `is_known`: its values were checked before and are not checked again. Raises ApplyError, DamagedError.
         """
         if self._loading is None or self._loading[0] != version:
             self.drop()

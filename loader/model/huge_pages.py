@@ -57,7 +57,7 @@ class HugePages:
         advise: Advise = madvise,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        """Before anything else reads or writes the variables."""
+        """Make it before anything else reads or writes the variables."""
         self._advise = advise
         self._patience_seconds = patience_seconds
         self._places = find_variables(session, _MIN_BYTES) if _is_allowed(setting) else []
@@ -67,12 +67,12 @@ class HugePages:
             self._thread.start()
 
     def wait(self) -> None:
-        """Until all is moved that can be."""
+        """Wait until everything that can be moved is moved."""
         if self._places:
             self._thread.join()
 
     def stop(self) -> None:
-        """Before the variables are freed."""
+        """Move no further. Call it before the variables are freed."""
         self._stop.set()
         self.wait()
 

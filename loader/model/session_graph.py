@@ -38,11 +38,11 @@ class SessionGraph:
         return frozenset(self._definitions)
 
     def use_huge_pages(self, move: Callable[[tf.compat.v1.Session], HugePages]) -> None:
-        """For variables that are updated row by row. Before the first call."""
+        """Move variables that will be updated row by row. Call it before the first call of a signature."""
         self._huge_pages = move(self._session)
 
     def settle(self) -> None:
-        """Until nothing goes on in the background any more."""
+        """Wait until nothing runs in the background any more."""
         if self._huge_pages is not None:
             self._huge_pages.wait()
 
