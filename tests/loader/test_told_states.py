@@ -136,7 +136,8 @@ def test_updates_that_were_counted_stay_counted_while_nothing_is_served(
             loads.may_load.set()
         wait_for_position(loader, newest)
         wait_for_position(loader, trainer.train([3]))
-        wait_for_status(loader, lambda status: status.updates == 2, "one more")
+        # What tore the model is caught up with before it serves again, or retried and counted after that.
+        wait_for_status(loader, lambda status: status.updates >= 2, "one more")
 
 
 class UsersOnly(tf.Module):
