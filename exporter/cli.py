@@ -59,7 +59,7 @@ def _print_path(path: Path) -> int:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """But not by those that whoever started us has ignored, as nohup does."""
+    """Stop at once at a signal, except at those that were ignored when the process started (nohup)."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     heard = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
     for number in heard:

@@ -62,7 +62,7 @@ class Fingerprinting:
                 self._close()
 
     def result(self) -> Fingerprint:
-        """After the last slice."""
+        """The fingerprint. Call it after the last slice."""
         if self._rows_hashed or not self._chunk_rows:
             self._close()
         return Fingerprint(self._chunk_rows, tuple(self._digests))
@@ -80,7 +80,7 @@ def _new_hasher() -> blake3:
 
 
 def fingerprint(spec: VariableSpec, slices: Iterable[Array]) -> Fingerprint:
-    """Of all the slices of a variable, in order."""
+    """The fingerprint of a variable, given all its slices in order."""
     passing = Fingerprinting(spec)
     for values in slices:
         passing.add(values)
@@ -100,7 +100,7 @@ def value_slices(variable: tf.Variable, spec: VariableSpec) -> Iterator[Array]:
 def slices_with(
     spec: VariableSpec, read_rows: Callable[[int, int], Array], read_all: Callable[[], Array]
 ) -> Iterator[Array]:
-    """Of whatever can be read by ranges of rows, and whole."""
+    """The slices of a variable, read with these functions: a table by ranges of rows, anything else whole."""
     if not spec.is_table:
         yield read_all()
         return

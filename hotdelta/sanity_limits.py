@@ -20,6 +20,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def _limit(default: float, about: str, *, low: float = 0.0, high: float = math.inf) -> Any:
+    """A limit of which `about` is empty is accepted, and no help tells of it."""
     return field(default=default, metadata={"help": about, "bounds": (low, high)})
 
 
@@ -44,7 +45,8 @@ class SanityLimits:
         "no delta may touch a larger share of the rows; for tables tracked as touched, not as changed",
         high=1.0,
     )
-    max_deleted_share: float = _limit(0.5, "no delta may delete a larger share of the rows", high=1.0)
+    # Not told of: no delta deletes rows yet.
+    max_deleted_share: float = _limit(0.5, "", high=1.0)
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -68,7 +70,7 @@ class LimitChange:
             raise ConfigurationError(f"{text!r} is no limit", hint="write NAME=VALUE or KEY:NAME=VALUE")
         if name not in LIMIT_NAMES:
             raise ConfigurationError(
-                f"there is no limit {name!r}", hint=f"limits: {', '.join(sorted(LIMIT_NAMES))}"
+                f"there is no limit {name!r}", hint=f"limits: {', '.join(sorted(_TOLD))}"
             )
         if key and name == MIN_UPDATES:
             raise ConfigurationError(f"{MIN_UPDATES} is for all variables", hint="give it without a key")
@@ -114,13 +116,12 @@ class SanitySettings:
 _SETTINGS = {setting.name: setting for setting in fields(SanityLimits)}
 _SETTINGS[MIN_UPDATES] = next(setting for setting in fields(SanitySettings) if setting.name == MIN_UPDATES)
 LIMIT_NAMES = frozenset(_SETTINGS)
+_TOLD = {name: setting for name, setting in _SETTINGS.items() if setting.metadata["help"]}
 
 
 def describe_limits() -> str:
     """One line for each limit: its name, its default, and what it is for."""
-    lines = {
-        f"{name}={_show(setting.default)}": setting.metadata["help"] for name, setting in _SETTINGS.items()
-    }
+    lines = {f"{name}={_show(setting.default)}": setting.metadata["help"] for name, setting in _TOLD.items()}
     width = max(map(len, lines))
     return "\n".join(f"  {limit.ljust(width)}  {about}" for limit, about in lines.items())
 

@@ -22,7 +22,7 @@ from tensorflow.python.eager import context, executor
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable, UninitializedVariable
 from tensorflow.python.ops.variables import PartitionedVariable
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
@@ -35,6 +35,7 @@ __all__ = (
     "SavedModel",
     "ShardedVariable",
     "TrackableObjectGraph",
+    "UninitializedVariable",
 )
 
 v1 = tf.compat.v1

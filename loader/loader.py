@@ -24,6 +24,7 @@ from loader.follow.lag_report import LagReport
 from loader.follow.wake import Wake
 from loader.follow.watch import make_watch
 from loader.model.gate import Gate
+from loader.model.live_model import LiveModel
 from loader.model.served import Serving, Version
 from loader.orders.commands import CommandQueue
 from loader.orders.operator_desk import OperatorDesk
@@ -62,9 +63,10 @@ class Loader:
         clocks: Clocks | None = None,
         checks: Checks | None = None,
         after_swap: Callable[[], None] = _nothing,
+        load_model: Callable[..., LiveModel] = LiveModel.load,
     ) -> None:
         """`after_swap` is called by the updater thread when a model is about to serve as the first one, or has taken
-        the place of another (gc.freeze).
+        the place of another (gc.freeze). `load_model` loads an export, in a thread of its own.
         """
         clocks = clocks or Clocks()
         self._clocks = clocks
@@ -114,6 +116,7 @@ class Loader:
             wall_clock=clocks.wall,
             look_again=self._wake.look,
             after_swap=after_swap,
+            load_model=load_model,
         )
         self._export_quarantine = exports.quarantine
         report = LagReport(clocks.wall)
@@ -169,7 +172,7 @@ class Loader:
 
     @property
     def signatures(self) -> Mapping[str, SignatureSpec]:
-        """What can be called now: asked for with every request, for which all of `status` would be too much."""
+        """What can be called now. Every request asks for it, so it is cheaper than `status`."""
         served = self._serving.current
         return served.model.metadata.signatures if served is not None else {}
 
@@ -218,6 +221,7 @@ class Loader:
                 are_orders_kept=self._book.is_kept,
                 quarantined=(*observed.quarantined, *self._export_quarantine.listed),
                 refused=observed.refused,
+                updates=observed.updates,
             )
         metadata = served.model.metadata
         since = observed.pending_since

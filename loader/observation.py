@@ -35,7 +35,7 @@ class Observed:
     refused: tuple[RefusedManifest, ...] = ()
 
     def condition_now(self, *, is_served: bool) -> Condition:
-        """Why there was no model is no reason any more when there is one."""
+        """The condition, unless it says why there was no model and there is one by now."""
         return Condition(State.FOLLOWING) if is_served and not self.is_served else self.condition
 
 
@@ -54,7 +54,7 @@ class Observation:
         self.observed = Observed(starting, pinned=chain.orders.pin)
 
     def observe_update(self) -> None:
-        """Between two steps, of which there may be thousands: only what is cheap to find out."""
+        """Called between two steps of a plan, which may have thousands: notes only what is cheap to find out."""
         self.observed = replace(
             self.observed,
             condition=Condition(State.FOLLOWING),

@@ -76,3 +76,4 @@ class LoaderStatus:
     undo_depth: int = 0
     undo_bytes: int = 0
     updates: int = 0
+    """How many were applied since the loader was started, also while no model is served."""

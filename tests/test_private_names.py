@@ -132,7 +132,10 @@ TENSORFLOW = {
         "_user_specified_name": "name_of_input"
     },
     "tensorflow.python.ops.control_flow_util": {"GraphOrParentsInXlaContext": "is_compiled_by_xla"},
-    "tensorflow.python.ops.resource_variable_ops": {"ResourceVariable": "ResourceVariable"},
+    "tensorflow.python.ops.resource_variable_ops": {
+        "ResourceVariable": "ResourceVariable",
+        "UninitializedVariable": "UninitializedVariable",
+    },
     "tensorflow.python.ops.resource_variable_ops:ResourceVariable": {
         "_restore_from_tensors": "PRIVATE_WRITES",
         "_strided_slice_assign": "PRIVATE_WRITES",

@@ -101,7 +101,7 @@ class InferenceModel:
         self._session.close()
 
     def _prepare(self, name: str, value: Any) -> Array:
-        """numpy would make an id of 1.5, and 44 of 300."""
+        """The value in the dtype of the input. Refuses what numpy would cast in silence: 1.5 to 1, 300 to 44."""
         given, wanted = np.asarray(value), np.dtype(self._dtypes[name])
         if wanted.kind == "O" or not given.size:
             return np.asarray(value, wanted)

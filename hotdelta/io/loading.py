@@ -136,7 +136,10 @@ def _unknown(state: ModelState, saved: SavedState, predicate: Predicate | None) 
 
 
 def _find_other_rules(state: ModelState, chosen: Sequence[HeldVariable], saved: SavedState) -> list[str]:
-    """Unless nothing that was asked for can have a row for each word: that is not only tables, but weights of words."""
+    """The id rules that differ; none when nothing that was asked for has enough rows for one per word.
+
+    Not only tables have a row for each word: weights of words do, too.
+    """
     rules = from_document(saved.id_rules)
     fewest = min((rule.words for rule in rules.values()), default=0)
     if not rules or not any(saved.has_rows(held.key) or _rows(held) >= fewest for held in chosen):

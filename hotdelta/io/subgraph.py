@@ -44,7 +44,7 @@ class Subgraph:
 
 
 def _computed(output: tf.Tensor) -> tf.Tensor:
-    """What a traced function returns waits, by control inputs, for all that the function does: look behind it."""
+    """The tensor behind an output. The output itself waits, by control inputs, for all that the function does."""
     while output.op.type == "Identity" and output.op.control_inputs:
         output = output.op.inputs[0]
     return output

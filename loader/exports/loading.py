@@ -39,22 +39,30 @@ class ExportLoading:
     A loaded model is kept until it is taken or dropped.
     """
 
-    def __init__(self, settings: LoaderSettings, orders: Orders, when_loaded: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: LoaderSettings,
+        orders: Orders,
+        *,
+        when_loaded: Callable[[], None],
+        load_model: Callable[..., LiveModel] = LiveModel.load,
+    ) -> None:
         self._settings = settings
         self._orders = orders
         self._when_loaded = when_loaded
+        self._load_model = load_model
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hotdelta-export-loader")
         self._loading: tuple[ExportVersion, Future[LoadedExport]] | None = None
 
     @property
     def version(self) -> ExportVersion | None:
-        """Which one is being loaded, or is loaded and was neither taken nor dropped."""
+        """The version that is being loaded, or that is loaded and was neither taken nor dropped."""
         return self._loading[0] if self._loading is not None else None
 
     def load(self, version: ExportVersion, *, is_known: bool) -> LoadedExport | None:
-        """The model, when it is loaded; never waits for it. Raises ApplyError, DamagedError.
+        """Begin to load a version; returns its model once it is loaded, and None until then. Never waits.
 
-        The values of a version that is known are not looked at again.
+        `is_known`: its values were checked before and are not checked again. Raises ApplyError, DamagedError.
         """
         if self._loading is None or self._loading[0] != version:
             self.drop()
@@ -91,7 +99,7 @@ class ExportLoading:
             figures = measure_values(version.path, metadata)
             if metadata.node not in self._orders.released:
                 complaint = find_bad_values(figures, metadata, self._settings.sanity)
-        model = LiveModel.load(version.path, predict_threads=self._settings.predict_threads)
+        model = self._load_model(version.path, predict_threads=self._settings.predict_threads)
         return LoadedExport(model, figures, complaint, LargestNorms(figures))
 
 

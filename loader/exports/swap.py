@@ -43,6 +43,7 @@ class ExportSwap:
         wall_clock: Callable[[], float],
         look_again: Callable[[], None],
         after_swap: Callable[[], None],
+        load_model: Callable[..., LiveModel] = LiveModel.load,
     ) -> None:
         self._settings = settings
         self._serving = serving
@@ -54,7 +55,7 @@ class ExportSwap:
         self._after_swap = after_swap
         self._exports = ExportWatch(settings.export_dir)
         self.quarantine = ExportQuarantine(chain.orders)
-        self._loading = ExportLoading(settings, chain.orders, look_again)
+        self._loading = ExportLoading(settings, chain.orders, when_loaded=look_again, load_model=load_model)
         self._version: ExportVersion | None = None
         self._waiting: str = ""
 
@@ -88,11 +89,11 @@ class ExportSwap:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a second model is there, or on its way, that is to take the place of the served one."""
+        """Whether a second model, which is to replace the served one, is loaded or being loaded."""
         return self._loading.version not in (None, self._version)
 
     def _drop_unwanted(self) -> None:
-        """It vanished, or may not be served any more, while it was loaded."""
+        """Drop a version that vanished, or may not be served any more, while it was being loaded."""
         if self.is_loading and self._serving.current is not None:
             self._loading.drop()
 
@@ -121,7 +122,7 @@ class ExportSwap:
         self._staging.close()
 
     def _why_not_yet(self, version: ExportVersion, served: Served | None) -> str:
-        """A version may not take the model back, and needs a state to serve. Decided before anything is loaded."""
+        """Why a version cannot be served yet: it would take the model back, or has no state to serve. Loads nothing."""
         metadata = read_metadata(version.path)
         require_limits_fit(self._settings.sanity, metadata)
         bad_values = self.quarantine.reason(version)
@@ -195,7 +196,7 @@ class ExportSwap:
         return ""
 
     def _why_not(self, model: LiveModel, version: ExportVersion, served: Served | None) -> str:
-        """Why a model that was caught up cannot be served, or not in the place of what is."""
+        """Why a model that was caught up cannot be served, or cannot replace the one that is served."""
         if model.node is None:
             because = self.quarantine.reason(version)
             return f"nothing that is on disk could be loaded into it{f': {because}' if because else ''}"

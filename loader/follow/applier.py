@@ -155,7 +155,7 @@ class Applier:
         return self._finish(served, manifest, watch, rows=rows)
 
     def discard_staged(self) -> None:
-        """What failed must not stay in memory; that it cannot be discarded changes nothing."""
+        """Free what a failed update staged. When that fails too, nothing else depends on it."""
         served = self._serving.current
         if served is not None:
             with contextlib.suppress(ApplyError):

@@ -66,7 +66,10 @@ class ChainView:
             self.quarantine.forget_vanished(listing)
 
     def _note_seen(self, now: float, max_new: int) -> None:
-        """Newest first, until all that is new was found. A full comes later than the deltas beside and after it."""
+        """Note when the new commits were seen: go back from the newest until `max_new` of them are found.
+
+        They need not be the last ones: a full is committed later than the deltas beside and after it.
+        """
         new: list[tuple[Node, Kind]] = []
         for manifest in reversed(self._scanned.manifests[-_MAX_NOTED:]):
             if len(new) >= max_new:
@@ -127,7 +130,7 @@ class ChainView:
         return SchemaError(message, expected=problem.expected, found=problem.found, hint=problem.hint)
 
     def report_broken(self, manifest: Manifest, error: HotdeltaError) -> HotdeltaError | None:
-        """Remember a failure. Returns it when it is to be retried, so that going around it is too early."""
+        """Remember a failure. Returns one that is still being retried, if any: it is too early to go around that."""
         if isinstance(error, SanityError):
             self.quarantine.add(manifest, error)
         else:
@@ -201,7 +204,7 @@ class ChainView:
         return sum(1 for m in self._scanned.manifests if m.kind is Kind.DELTA and m.position > node.position)
 
     def commits_after(self, node: Node) -> int:
-        """How many states are newer than one."""
+        """How many positions with a commit are newer than a state."""
         newer = set()
         for manifest in reversed(self._scanned.manifests):
             if manifest.position <= node.position:
@@ -228,7 +231,7 @@ class ChainView:
         return Origin(at.position, deltas) if at is not None else Origin(None, 0)
 
     def origin_after(self, manifest: Manifest, before: Origin) -> Origin:
-        """A full, or the delta that closes one, starts counting anew."""
+        """The origin once a commit is applied. A full, or the delta that closes one, starts the count anew."""
         if self._has_full(manifest.node):
             return Origin(manifest.position, 0)
         base = manifest.base
@@ -245,7 +248,7 @@ class ChainView:
         return full is not None and full.node == node
 
     def _full_at(self, position: Position) -> Manifest | None:
-        """In time that does not depend on how much lies in the directory. Of a position the full comes first."""
+        """The full at a position, by binary search: a full is listed before the delta of the same position."""
         manifests = self._scanned.manifests
         place = bisect.bisect_left(manifests, position, key=lambda manifest: manifest.position)
         found = manifests[place] if place < len(manifests) else None

@@ -26,7 +26,7 @@ class LagReport:
         return self._pending is not None
 
     def flush_complete(self) -> None:
-        """Write what is complete or will not be soon."""
+        """Write the line when it is complete, or has waited long enough."""
         pending = self._pending
         if pending is None:
             return

@@ -1,4 +1,4 @@
-"""How the updater sleeps: until somebody says look, or only that there is something to report, or time is up."""
+"""How the updater sleeps: until it is told to look or to report, or until time is up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_MANIFESTS = 100
 
 
 class Wake:
-    """A signal with two strengths. Signals are kept until the next wait; any thread may give them."""
+    """Two signals, `look` and `report`. Each is kept until the next wait; any thread may give them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -24,7 +24,7 @@ class Wake:
         self._look: Look = frozenset()
 
     def look(self, manifest: Path | None = None) -> None:
-        """Something is new: this manifest, or who knows what."""
+        """Wake the updater to look at this manifest; without one, at everything."""
         with self._changed:
             self._is_look_wanted = True
             if manifest is None or self._look is None or len(self._look) >= _MAX_MANIFESTS:
@@ -46,7 +46,7 @@ class Wake:
             return self._is_look_wanted
 
     def take(self) -> Look:
-        """Where a look is wanted; from now on it is not wanted any more."""
+        """What to look at. Clears the signal."""
         with self._changed:
             look, self._look, self._is_look_wanted = self._look, frozenset(), False
             return look

@@ -10,7 +10,7 @@ import ctypes
 import errno
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,20 @@ _MIN_BYTES = 16 * 2**20
 _PAGE_BYTES = 2 * 2**20
 _PIECE_BYTES = 8 * 2**20
 # A system that takes longer for a piece is short of memory in one piece, and has to move that of others for ours.
-_PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 1.0
 SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 # From <linux/mman.h>; the mmap module has no address of its own to give them to, and no name for the second.
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
+
+# Gives the system an advice for (address, size); returns 0, or the number of the error.
+Advise = Callable[[int, int, int], int]
+
+
+def madvise(start: int, size: int, advice: int) -> int:
+    """Releases the GIL."""
+    call = ctypes.CDLL(None, use_errno=True).madvise
+    done: int = call(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_int(advice))
+    return ctypes.get_errno() if done else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +49,17 @@ class Place:
 class HugePages:
     """Moves the large variables of a Session, in a thread of its own: whoever loads a model does not wait for it."""
 
-    def __init__(self, session: tf.compat.v1.Session, *, setting: Path = SETTING) -> None:
-        """Before anything else reads or writes the variables."""
+    def __init__(
+        self,
+        session: tf.compat.v1.Session,
+        *,
+        setting: Path = SETTING,
+        advise: Advise = madvise,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Make it before anything else reads or writes the variables."""
+        self._advise = advise
+        self._patience_seconds = patience_seconds
         self._places = find_variables(session, _MIN_BYTES) if _is_allowed(setting) else []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._move, name="hotdelta-huge-pages", daemon=True)
@@ -48,21 +67,21 @@ class HugePages:
             self._thread.start()
 
     def wait(self) -> None:
-        """Until all is moved that can be."""
+        """Wait until everything that can be moved is moved."""
         if self._places:
             self._thread.join()
 
     def stop(self) -> None:
-        """Before the variables are freed."""
+        """Move no further. Call it before the variables are freed."""
         self._stop.set()
         self.wait()
 
     def _move(self) -> None:
         for place in self._places:
             # What cannot be collapsed now is looked at again by the system in its own time.
-            _advise(*_inner_pages(place), _MADV_HUGEPAGE)
+            self._advise(*_inner_pages(place), _MADV_HUGEPAGE)
         for place in self._places:
-            if not collapse(place, self._stop):
+            if not collapse(place, self._stop, advise=self._advise, patience_seconds=self._patience_seconds):
                 return
 
 
@@ -90,7 +109,13 @@ def _trace_reads(session: tf.compat.v1.Session, reads: list[tf.Operation]) -> li
     return list(_places(trace, {read.name for read in reads}))
 
 
-def collapse(place: Place, stop: threading.Event) -> bool:
+def collapse(
+    place: Place,
+    stop: threading.Event,
+    *,
+    advise: Advise = madvise,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> bool:
     """Replaces small pages with huge ones, without a change of what they hold. False when it gave up before the end.
 
     It rests as long as it works: what is being moved serves, and a page is locked while it is moved.
@@ -99,12 +124,12 @@ def collapse(place: Place, stop: threading.Event) -> bool:
     end = start + size
     for piece in range(start, end, _PIECE_BYTES):
         began = time.monotonic()
-        refusal = _advise(piece, min(_PIECE_BYTES, end - piece), _MADV_COLLAPSE)
+        refusal = advise(piece, min(_PIECE_BYTES, end - piece), _MADV_COLLAPSE)
         # A page that was busy for a moment is no reason to leave out the others.
         if refusal not in (0, errno.EAGAIN):
             return False
         seconds = time.monotonic() - began
-        if seconds > _PATIENCE_SECONDS or stop.wait(seconds):
+        if seconds > patience_seconds or stop.wait(seconds):
             return False
     return True
 
@@ -122,13 +147,6 @@ def _inner_pages(place: Place) -> tuple[int, int]:
     start = -(-place.address // _PAGE_BYTES) * _PAGE_BYTES
     end = (place.address + place.size) // _PAGE_BYTES * _PAGE_BYTES
     return start, max(0, end - start)
-
-
-def _advise(start: int, size: int, advice: int) -> int:
-    """0, or the number of the error. Releases the GIL."""
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    done: int = madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_int(advice))
-    return ctypes.get_errno() if done else 0
 
 
 def _count_bytes(handle: tf.Operation) -> int:

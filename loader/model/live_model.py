@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hotdelta.export_metadata import ExportMetadata, read_metadata, require_file
 from hotdelta.signature_calls import CALLER_THREAD, PREDICT_POOL, Call, zeros_for
 from loader.files.fed_update import FedUpdate, empty_update
 from loader.model.feeds import prepare_feeds
+from loader.model.huge_pages import HugePages
 from loader.model.refused_input import explain
 from loader.model.session_graph import SessionGraph, first_line, translated
 
@@ -63,7 +64,13 @@ class LiveModel:
         self._read_identity()
 
     @classmethod
-    def load(cls, path: Path, *, predict_threads: int = 0) -> LiveModel:
+    def load(
+        cls,
+        path: Path,
+        *,
+        predict_threads: int = 0,
+        move_to_huge_pages: Callable[[tf.compat.v1.Session], HugePages] = HugePages,
+    ) -> LiveModel:
         """Raises ApplyError when `path` is no export, or one that cannot be loaded."""
         metadata = read_metadata(path)
         require_files(path, metadata)
@@ -74,7 +81,7 @@ class LiveModel:
             if missing:
                 raise ApplyError(f"{path} has no signature {missing[0]!r}", hint="export it again")
             if metadata.is_incremental:
-                graph.use_huge_pages()
+                graph.use_huge_pages(move_to_huge_pages)
             return cls(metadata, graph, path=path, predict_threads=predict_threads)
         except BaseException:
             graph.close()

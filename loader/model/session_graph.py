@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,12 +37,12 @@ class SessionGraph:
     def signatures(self) -> frozenset[str]:
         return frozenset(self._definitions)
 
-    def use_huge_pages(self) -> None:
-        """For variables that are updated row by row. Before the first call."""
-        self._huge_pages = HugePages(self._session)
+    def use_huge_pages(self, move: Callable[[tf.compat.v1.Session], HugePages]) -> None:
+        """Move variables that will be updated row by row. Call it before the first call of a signature."""
+        self._huge_pages = move(self._session)
 
     def settle(self) -> None:
-        """Until nothing goes on in the background any more."""
+        """Wait until nothing runs in the background any more."""
         if self._huge_pages is not None:
             self._huge_pages.wait()
 

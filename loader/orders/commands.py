@@ -30,7 +30,7 @@ class CommandQueue:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits: a long way should be left at its next step."""
+        """Whether somebody waits for the updater: a long plan should be interrupted after its current step."""
         return bool(self._queue)
 
     def ask(self, call: Callable[[], Result], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Result:
@@ -60,7 +60,7 @@ class CommandQueue:
                 _run(call, future)
 
     def close(self) -> None:
-        """Nobody will run what still waits."""
+        """Refuse the calls that still wait, and all later ones."""
         with self._guard_queue:
             self._is_closed = True
             waiting, self._queue = self._queue, deque()

@@ -79,7 +79,7 @@ def run(
     server = _Announced(configure(app, stop_seconds=stop_seconds, limits=limits), announcement)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
-        """Before uvicorn hears signals. Those that it has dealt with it raises once more when it is done."""
+        """For signals that come before uvicorn listens to them. At its end it raises those that it handled again."""
         if not server.should_exit:
             os._exit(0)
 

@@ -1,12 +1,12 @@
 """HTTP/1.1 as uvicorn speaks it, and as the clients of model servers need it.
 
-Refusals that never reach the application are JSON too; a client that offers an upgrade (Java's does, to HTTP/2) or has
-closed his side after asking gets his answer; one that does not go on is not waited for: the head has
-`client_timeout_seconds` in all; a body, and an answer that is taken, go on while each such time brings some progress,
-but who is late with them gives way when there is no place for others.
+Refusals that never reach the application are JSON too. A client that offers an upgrade (Java's does, to HTTP/2), or has
+closed its side after asking, gets its answer. A client that stops in the middle is not waited for: the head must arrive
+within `client_timeout_seconds`; a body, and the taking of an answer, may go on as long as each such time brings some
+progress, but a client that is late with them gives way when there is no place for others.
 
-One request at a time: of what a client sends before he has his answer one read is kept as it came; the rest stays with
-the operating system, whose buffers make him wait.
+One request at a time: of what a client sends before it has its answer, one read is kept as it came; the rest stays with
+the operating system, whose buffers make the client wait.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
             self._be_patient()
 
     def _make_room(self) -> bool:
-        """Hangs up on whoever has been idle longest: his next request opens a new connection. Else on who is late."""
+        """Hang up on whichever client is idle longest (its next request opens a new connection), else on a late one."""
         others: list[Any] = [other for other in self.connections if other is not self]
         idle = [other for other in others if other.is_idle]
         if idle:
@@ -84,7 +84,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether he has all his answers, and has taken them: who has not is not gone as soon as he is hung up on."""
+        """Whether the client has taken all its answers. One that has not would stay for a while after a hang-up."""
         is_waiting = self.timeout_keep_alive_task is not None and not self.transport.is_closing()
         return is_waiting and not self.transport.get_write_buffer_size()
 
@@ -116,7 +116,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self._hang_up)
 
     def _is_asked(self) -> bool:
-        """Whether he has asked completely, and his answer is not complete."""
+        """Whether the request is complete and its answer is not."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete and not cycle.more_body
 
@@ -156,7 +156,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
         self._feed(data)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """True keeps our side open: he has asked completely, and waits for the answer."""
+        """Returns True, which keeps our side open, when the request is complete and the client waits for the answer."""
         if not self._is_asked():
             self._hang_up()
             return None
@@ -198,7 +198,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
             self._refuse_head(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
 
     def _head_without_upgrade(self) -> bytes:
-        """A server may ignore the wish, but the parser takes the body for the other protocol and drops it."""
+        """A server may ignore an upgrade, but the parser would take the body for the other protocol and drop it."""
         version = self.parser.get_http_version().encode()
         lines = [b"%b: %b\r\n" % field for field in self.headers if field[0] != b"upgrade"]
         return b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(lines))
@@ -208,7 +208,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
         raise ValueError(problem)
 
     def _count_head(self) -> int:
-        """With the colon, the blank and the end of each line, as it came."""
+        """Its size as it came, with the colon, the blank and the end of each line."""
         request_line = b"%b %b HTTP/1.1\r\n" % (self.parser.get_method(), self.url)
         return len(request_line) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
@@ -242,7 +242,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """With what came while he waited for an answer."""
+        """Continue with what the client sent while it waited for an answer."""
         if self._refusal is not None:
             self._give_refusal(*self._refusal)
         elif self._held and not self.flow.write_paused and not self._is_asked():
@@ -252,7 +252,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
         self.flow.resume_reading()
 
     def pause_writing(self) -> None:
-        """He does not take his answer. Nothing else that he sends is looked at meanwhile."""
+        """The client does not take its answer. Until it does, nothing else that it sends is read."""
         super().pause_writing()
         self.flow.pause_reading()
         self._expect_taking()
@@ -325,7 +325,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
             self._refuse_late()
 
     def _refuse(self, status: int, problem: str) -> None:
-        """What came last, and all that follows: a connection is of no use after that. The first refusal counts."""
+        """Refuse the last request and all that follow: the connection is of no use then. The first refusal counts."""
         if self._refusal is not None or self.transport.is_closing():
             return
         self._refusal = status, problem
@@ -338,7 +338,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
         self._give_refusal(status, problem)
 
     def _give_refusal(self, status: int, problem: str) -> None:
-        """As soon as the requests before it have their answers, or it would be taken for one of those."""
+        """Wait until earlier requests have their answers: the refusal would be taken for one of those."""
         is_head_known = not self._is_head_due
         if self.pipeline or (self._answering and not (is_head_known and self._answering is self.cycle)):
             return
@@ -350,7 +350,7 @@ class JsonHttpProtocol(OpenHttpProtocol):
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """Once he has taken what was written; but that is not waited for without end."""
+        """Close the connection when the client has taken what was written, or takes too long to do so."""
         self.transport.close()
         if self._taking is None and self.transport.get_write_buffer_size():
             self._expect_taking()
@@ -376,7 +376,10 @@ class JsonHttpProtocol(OpenHttpProtocol):
 
 
 def _closing_unless_continued(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
-    """Who is answered in place of the 100 may keep his body, and what he sends next would be taken for it."""
+    """Close after an answer that was given in place of 100 Continue.
+
+    The client may never send that body, and its next request would be read as the body.
+    """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_or_close(message: Message) -> None:
@@ -390,7 +393,7 @@ def _closing_unless_continued(cycle: RequestResponseCycle, app: ASGIApp) -> ASGI
 
 
 class _Flow(FlowControl):
-    """uvicorn reads on as soon as one answer is complete. Not while something waits, or an answer is not taken."""
+    """Flow control that does not read on while a request is held or an answer is not taken, as uvicorn's would."""
 
     is_held = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 from hotdelta.chain import Disk, Position, Scanner, delete
-from tests.chain.disks import PoweredDisk
 from tests.chaos.conftest import Prepared
 from tests.chaos.programs import follow
 from tests.chaos.rig import NEWEST, bits_of
@@ -20,6 +20,8 @@ from tests.loader.step_model import ROWS, Trainer, bring_back, find_commit, move
 pytestmark = pytest.mark.I4
 
 CI_CROWD, SOAK_CROWD = 600, 10_000
+# What one of the crowd takes on a disk, generously.
+DELTA_BYTES = 64 * 1024
 
 
 class Followed:
@@ -113,23 +115,29 @@ def test_a_directory_with_another_history_takes_the_place_of_this_one(
     followed.require(followed.learn(followed.trainer.train([8])))
 
 
+def find_memory(needed_bytes: int) -> str | None:
+    """A directory in memory with so much room: there nobody waits until a file is durable. None where is none."""
+    memory = Path("/dev/shm")  # noqa: S108 (the directory in it is made by tempfile)
+    has_room = memory.is_dir() and shutil.disk_usage(memory).free > needed_bytes
+    return str(memory) if has_room else None
+
+
 def crowd(followed: Followed, deltas: int) -> None:
     """So many deltas come at once: the server sees none of them before they are all there."""
-    away = followed.root / "away"
-    shutil.copytree(followed.run, away)
-    followed.trainer.close()
-    with pytest.MonkeyPatch.context() as patch:
-        # Until each of them is durable takes longer than all the rest.
-        patch.setattr(Disk, "fsync", PoweredDisk.fsync)
-        patch.setattr(Disk, "sync_directory", PoweredDisk.sync_directory)
+    # On a disk, waiting until each of them is durable takes longer than all the rest.
+    with tempfile.TemporaryDirectory(dir=find_memory(deltas * DELTA_BYTES)) as scratch:
+        away = Path(scratch) / "run"
+        shutil.copytree(followed.run, away)
+        followed.trainer.close()
         trainer = Trainer(away)
         positions = [
             followed.truth.learn(trainer.train([number % ROWS]), bits_of(trainer.model))
             for number in range(deltas)
         ]
         trainer.close()
+        shutil.copytree(away, followed.root / "after")
     followed.run.rename(followed.root / "before")
-    away.rename(followed.run)
+    (followed.root / "after").rename(followed.run)
     followed.require(positions[-1])
     shutil.rmtree(followed.root / "before")
     followed.trainer = Trainer(followed.run)

@@ -5,26 +5,22 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hotdelta.chain.format.manifest import Tracking
-from hotdelta.chain.history.state import find_state
-from hotdelta.chain.history.state_reader import StateReader
+from hotdelta.chain.history.state import ChainState, find_state
+from hotdelta.chain.history.state_reader import StateReader, StoredRows
 from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.resume import loading as resume_load
 from hotdelta.train.resume import server_reading as server_resume
 from hotdelta.train.resume.loading import load_variables
-from hotdelta.train.resume.server_reading import ServerReading
-from hotdelta.train.servers.fetching import here
 from hotdelta.train.tables.row_values import read_whole
 from tests.chain_replay import Values
 from tests.distributed.cluster import Cluster
@@ -43,18 +39,28 @@ def write_chain(run_dir: Path, deltas: list[list[int]]) -> Values:
     return {key: value for key, value in training.values().items() if key != "other"}
 
 
-class ReadingElsewhere(ServerReading):
-    """Of servers that see another directory under the name of the coordinator's."""
+@dataclass(frozen=True)
+class RowsElsewhere(StoredRows):
+    """Rows that servers look for at `path`, while the coordinator reads them in `verified`."""
 
-    def __init__(self, run_dir: Path, seen_by_servers: Path) -> None:
-        super().__init__()
-        read = self._read
+    verified: Path
 
-        def read_elsewhere(path: tf.Tensor, place: tf.Tensor) -> Any:
-            name = path.numpy().decode().replace(str(run_dir), str(seen_by_servers))
-            return read(here(name), place)
+    def read(self) -> bytes:
+        return StoredRows(self.verified, self.file_bytes, self.offset, self.size, self.ids).read()
 
-        self._read = read_elsewhere
+
+class SeenElsewhere(StateReader):
+    """The state of a run directory for servers that see another directory in its place."""
+
+    def __init__(self, state: ChainState, run_dir: Path, seen_by_servers: Path) -> None:
+        super().__init__(state)
+        self._run_dir = run_dir
+        self._seen_by_servers = seen_by_servers
+
+    def stored_rows(self, key: str, *, owner: str = "") -> Iterator[StoredRows]:
+        for rows in super().stored_rows(key, owner=owner):
+            seen = self._seen_by_servers / rows.path.relative_to(self._run_dir)
+            yield RowsElsewhere(seen, rows.file_bytes, rows.offset, rows.size, rows.ids, rows.path)
 
 
 def load(run_dir: Path, first_rows: tuple[int, ...], seen_by_servers: Path | None = None) -> Values:
@@ -65,10 +71,8 @@ def load(run_dir: Path, first_rows: tuple[int, ...], seen_by_servers: Path | Non
     variables = assemble(keyed, table_keys={"table"}, slots=[SlotVariable(SLOT, slot, table)])
     state = find_state(run_dir)
     assert state is not None
-    with pytest.MonkeyPatch.context() as patch:
-        if seen_by_servers:
-            patch.setattr(resume_load, "ServerReading", partial(ReadingElsewhere, run_dir, seen_by_servers))
-        load_variables(StateReader(state), variables, on_servers=frozenset({"table"}))
+    reader = SeenElsewhere(state, run_dir, seen_by_servers) if seen_by_servers else StateReader(state)
+    load_variables(reader, variables, on_servers=frozenset({"table"}))
     return {"table": read_whole(table).tobytes(), SLOT: read_whole(slot).tobytes()}
 
 

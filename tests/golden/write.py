@@ -19,6 +19,7 @@ RECIPES = {
     "tf1": "tests.golden.graph_recipes",
     "tf1_servers": "tests.golden.graph_recipes",
     "tf2_servers": "tests.golden.server_recipes",
+    "slot_names": "tests.golden.loop_recipes",
 }
 
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from hotdelta.chain import Position
-from hotdelta.chain.format import names
 from hotdelta.errors import NotReadyError
 from loader import Clocks, Loader, LoaderSettings, State
 from tests.loader.step_model import (
     Trainer,
     answer,
     assert_serves,
+    bring_back,
+    commit_paths,
     export,
+    find_commit,
+    move_away,
     serving,
     wait_for_position,
     wait_for_status,
@@ -112,38 +117,70 @@ def test_replaced_run_directory_is_followed(root: Path, train: StartTrainer) -> 
         assert_serves(loader, trainer.model)
 
 
+class Listings:
+    """Which directories the updater lists, as Python itself tells it.
+
+    An audit hook cannot be taken away again, so there is one for all tests, which is told what to note.
+    """
+
+    def __init__(self) -> None:
+        self._noted: list[Path] | None = None
+        self._is_hooked = False
+
+    @contextmanager
+    def noted(self) -> Iterator[list[Path]]:
+        if not self._is_hooked:
+            self._is_hooked = True
+            sys.addaudithook(self._hear)
+        noted: list[Path] = []
+        self._noted = noted
+        try:
+            yield noted
+        finally:
+            self._noted = None
+
+    def _hear(self, happening: str, arguments: tuple[object, ...]) -> None:
+        noted, is_listing = self._noted, happening in ("os.scandir", "os.listdir")
+        if noted is not None and is_listing and threading.current_thread().name == "hotdelta-updater":
+            noted.append(Path(str(arguments[0])))
+
+
+LISTINGS = Listings()
+
+
 @pytest.mark.I5
-def test_a_commit_is_followed_without_listing_the_directories(
-    root: Path, train: StartTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_is_followed_without_listing_the_directories(root: Path, train: StartTrainer) -> None:
     with serving(root, poll_seconds=3600.0) as loader:
         trainer = train()
         wait_for_position(loader, trainer.train([1]))
-        scanner = loader._updater._chain._scanner
-        counted = Mock(side_effect=scanner.scan)
-        monkeypatch.setattr(scanner, "scan", counted)
-        for number in range(COMMITS):
-            wait_for_position(loader, trainer.train([number]))
-        assert_serves(loader, trainer.model)
-        # Events of the trainer's own start may come late, each at its time.
-        assert counted.call_count < COMMITS // 2
+        with LISTINGS.noted() as listed:
+            for number in range(COMMITS):
+                wait_for_position(loader, trainer.train([number]))
+            assert_serves(loader, trainer.model)
+            # Events of the trainer's own start may come late, each at its time.
+            assert listed.count(root / "run") < COMMITS // 2
+            loader.look_again()
+            wait_until(lambda: root / "run" in listed, "a listing, which is noted")
 
 
 def test_a_stream_of_commits_does_not_put_off_the_look_at_everything(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, train: StartTrainer
 ) -> None:
-    with serving(root, poll_seconds=0.5) as loader:
+    """What only the poll can find is found while the updater is told all the time to look at something else."""
+    known = find_commit(root / "run", Position(1, 2))
+    newest = train().train([1])
+    hidden = find_commit(root / "run", newest)
+    move_away(root / "run", hidden, tmp_path / "away")
+    with serving(root, poll_seconds=0.5, is_polling_only=True) as loader:
         wait_for_position(loader, Position(1, 2))
-        scanner = loader._updater._chain._scanner
-        manifest = next((root / "run" / names.DELTA_DIRECTORY).glob(f"*{names.MANIFEST_SUFFIX}"))
-        counted = Mock(side_effect=scanner.scan)
-        monkeypatch.setattr(scanner, "scan", counted)
+        manifest = commit_paths(root / "run", known)[-1]
+        bring_back(root / "run", hidden, tmp_path / "away")
 
-        def is_polled_meanwhile() -> bool:
+        def is_found_meanwhile() -> bool:
             loader._wake.look(manifest)
-            return counted.call_count > 2
+            return loader.wait_for(newest, 0.0)
 
-        wait_until(is_polled_meanwhile, "a poll")
+        wait_until(is_found_meanwhile, "a poll")
 
 
 def test_polling_alone_is_enough(root: Path, train: StartTrainer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hotdelta.chain import Kind, Position
+from hotdelta.chain import Kind, Node, Position
 from hotdelta.errors import ApplyError, RequestError
 from hotdelta.train.loop import DeltaWriter
 from loader import State
+from loader.model.live_model import LiveModel
 from tests.loader.step_model import (
     BY_HAND,
     ROWS,
@@ -28,6 +30,7 @@ from tests.loader.step_model import (
     wait_for_position,
     wait_for_status,
 )
+from tests.waiting import LIMIT_SECONDS
 
 StartTrainer = Callable[[], Trainer]
 FULL, READY = Position(1, 1), Position(1, 2)
@@ -81,6 +84,60 @@ def test_an_order_that_fails_on_the_way_says_why(root: Path) -> None:
         with pytest.raises(ApplyError, match=r"could not be reached: .* cannot be read: No such file"):
             loader.rollback(FULL)
         assert answer(loader)[1].position == READY
+
+
+class TearingModel(LiveModel):
+    """Once it is told to tear, its next apply fails in the middle: it does not hold the state before any more."""
+
+    is_tearing = False
+
+    def apply(self) -> None:
+        if self.is_tearing:
+            raise ApplyError("out of memory")
+        super().apply()
+
+    def holds(self, node: Node) -> bool:
+        return not self.is_tearing and super().holds(node)
+
+
+class TearingLoads:
+    """Loads a model that can tear; the next one when `may_load` is set."""
+
+    def __init__(self) -> None:
+        self.may_load = threading.Event()
+        self.first: TearingModel | None = None
+
+    def __call__(self, path: Path, *, predict_threads: int) -> LiveModel:
+        if self.first is not None:
+            assert self.may_load.wait(LIMIT_SECONDS)
+            return LiveModel.load(path, predict_threads=predict_threads)
+        found = TearingModel.load(path, predict_threads=predict_threads)
+        assert isinstance(found, TearingModel)
+        self.first = found
+        return found
+
+
+def test_updates_that_were_counted_stay_counted_while_nothing_is_served(
+    root: Path, train: StartTrainer
+) -> None:
+    loads = TearingLoads()
+    with serving(root, load_model=loads) as loader:
+        wait_for_position(loader, READY)
+        trainer = train()
+        trainer.train([1])
+        wait_for_status(loader, lambda status: status.updates == 1, "an update")
+        assert loads.first is not None
+        loads.first.is_tearing = True
+        newest = trainer.train([2])
+        try:
+            status = wait_for_status(loader, lambda status: not status.is_ready, "nothing is served")
+            assert status.updates == 1
+        finally:
+            loads.may_load.set()
+        wait_for_position(loader, newest)
+        wait_for_position(loader, trainer.train([3]))
+        # What tore the model is caught up with before it serves again, or retried and counted after that.
+        wait_for_status(loader, lambda status: status.updates >= 2, "one more")
 
 
 class UsersOnly(tf.Module):

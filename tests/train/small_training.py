@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,13 +123,14 @@ class SmallTraining:
         disk: Disk | None = None,
         clock: Clock | None = None,
         rows: int = ROWS,
+        make_table: Callable[[Any], tf.Variable] = tf.Variable,
         seed: int = 0,
         is_resuming: bool = True,
     ) -> None:
         self.run_dir = run_dir
         self.disk = disk
         self._random = np.random.default_rng(seed)
-        self.table = tf.Variable(self._random.random((rows, 3), np.float32))
+        self.table = make_table(self._random.random((rows, 3), np.float32))
         self.slot = tf.Variable(tf.zeros((rows, 3)))
         self.other = tf.Variable(0.0)
         self.variables = {"table": self.table, "slots/momentum/table": self.slot, "other": self.other}

@@ -12,7 +12,7 @@ _BEFORE_TABLE = re.compile(r"(?:optimizer(?:/inner|/optimizers/\d+)*|slots)/[^/]
 
 
 def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:
-    """The name of the ids of its rows: its own; of a slot that shares those of its table, the table's.
+    """The name of the tensor with the ids of a variable's rows. A slot may share that of its table.
 
     `owner`: the key of that table; empty when only the name of the slot tells it.
     """
@@ -21,7 +21,7 @@ def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:
 
 
 def possible_ids(key: str, *, owner: str = "") -> Iterator[str]:
-    """Which tensors the ids of its rows may be; the first that is there is it."""
+    """The names that the tensor with its ids may have. The first that exists is the right one."""
     return (possible + names.IDS_SUFFIX for possible in (key, owner, *_possible_owners(key)))
 
 

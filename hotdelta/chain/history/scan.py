@@ -21,7 +21,7 @@ from hotdelta.errors import ManifestError
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A manifest that cannot be used; its position when it could be read so far. Unread: the next scan tries again."""
+    """A manifest that cannot be used, and its position if that is known. `is_unread`: the next scan tries again."""
 
     path: Path
     reason: str
@@ -92,7 +92,7 @@ class Scanner:
         }
 
     def add(self, paths: Iterable[Path]) -> Listing:
-        """The last listing and these manifests, without looking at anything else; what is none here is left out."""
+        """Add these manifests to the last listing, without listing anything. Other paths are ignored."""
         added = [found for path in paths if (found := self._find_news(path)) is not None]
         if added:
             are_new = not any(key in self._parsed for key, _ in added)
@@ -102,7 +102,7 @@ class Scanner:
         return self._listing
 
     def _find_news(self, path: Path) -> tuple[str, _Parsed] | None:
-        """A manifest that is not known as it is now."""
+        """A manifest that is new, or has changed since it was parsed; None for any other path."""
         kind, version = self._kind_of(path), _version(path)
         if kind is None or version is None:
             return None
@@ -154,7 +154,7 @@ def _version(path: Path) -> _Version | None:
 
 
 def is_manifest_name(name: str) -> bool:
-    """No trainer writes a name that cannot be printed, and no answer and no log could tell of it."""
+    """A name that cannot be printed is none: no trainer writes one, and no log or answer could show it."""
     has_form = name.startswith((names.FULL_STEM, names.DELTA_STEM)) and name.endswith(names.MANIFEST_SUFFIX)
     return has_form and name.isprintable()
 

@@ -1,4 +1,4 @@
-"""Loading a saved state into a model: everything is checked first, and then every variable is put to its value."""
+"""Loading a saved state into a model: everything is checked first, and then every variable is set to its value."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load_state(
 ) -> TrainerState:
     """Returns the trainer's progress there. Raises ModelMismatchError; then nothing was changed.
 
-    `on_servers`: tables of which the parameter servers that hold their rows are to read them.
+    `on_servers`: tables whose rows are read by the parameter servers that hold them.
     """
     reader = StateReader(saved)
     check_fits(reader, variables)
@@ -75,7 +75,7 @@ def describe_resumed(saved: ChainState, state: TrainerState) -> Resumed:
 def load_variables(
     reader: StateReader, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
 ) -> None:
-    """Put every variable to its value there, bit for bit."""
+    """Set every variable to its saved value, bit for bit."""
     read = _read_by_servers(reader, [table for table in variables.tables if table.key in on_servers])
     for table in variables.tables:
         for item in table.row_variables:

@@ -39,10 +39,10 @@ class ServerReading:
         self._read = _reading(self._hash)
 
     def load(self, item: RowVariable, stored: Sequence[StoredRows]) -> str | None:
-        """Put every shard of a variable to its rows at the resume point.
+        """Set every shard of a variable to its rows at the resume point.
 
-        Returns why a server did not get them, if so; then some may have been written. Raises CommitError when a
-        server is gone.
+        Returns why a server could not read its rows, or None; after a failure some rows may have been written.
+        Raises CommitError when a server is gone.
         """
         by_server: dict[str, list[Shard]] = {}
         for shard in shards_of(item.variable):
@@ -70,7 +70,7 @@ class ServerReading:
         return None
 
     def _load_rows(self, shard: Shard, rows: StoredRows) -> bool:
-        """False when the server read something else than was verified."""
+        """False when what the server read is not what was verified."""
         place = (rows.offset, rows.size, rows.file_bytes - rows.offset - rows.size)
         raw, found = self._read(here(str(rows.path)), here(place, tf.int64))
         if fetch(found) != self._expected(rows):
@@ -86,7 +86,7 @@ class ServerReading:
 
 
 def _pieces(shard: Shard, stored: Sequence[StoredRows]) -> Iterator[StoredRows]:
-    """Of every link in turn the rows of a shard, in parts of bounded size."""
+    """The rows of a shard, link by link, in parts of bounded size."""
     for rows in stored:
         mine = rows.between(shard.first, shard.first + shard.rows)
         count = max(1, READ_BYTES * len(mine.ids) // max(1, mine.size))

@@ -40,7 +40,7 @@ class TrainerState:
         return replace(self, step=self.step + steps, step_in_epoch=self.step_in_epoch + steps)
 
     def with_untold(self, steps: int) -> TrainerState:
-        """So many more were made, by a loop that tells of none, and so of no epochs."""
+        """After so many more steps of a loop that reports neither its steps nor its epochs."""
         return replace(self, step=self.step + steps)
 
     def at_step(self, step: int) -> TrainerState:
@@ -156,7 +156,7 @@ def _require_name_and_function(name: Any, read: Any) -> None:
 
 
 def whole(name: str, value: Any) -> int:
-    """Numbers of numpy and of TensorFlow, too, which JSON cannot hold. Raises ConfigurationError."""
+    """A whole number as an int, also one of numpy or TensorFlow, which JSON cannot hold. Raises ConfigurationError."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -29,14 +29,14 @@ _TOLD_BY = "_hotdelta_told_by"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watcher:
-    """Whom to tell of a write: of its rows, where it names them, or of the whole variable."""
+    """Who is told of a write: `on_rows` of its rows when the write names them, `on_write` of any other."""
 
     on_write: Callable[[], None]
     on_rows: Callable[[tf.Tensor], None]
 
 
 class OutsideWrites:
-    """Watches variables until `stop`, each after each write to it. Others may watch the same ones meanwhile."""
+    """Reports every write to the watched variables, after it was made, until `stop`. Others may watch the same ones."""
 
     def __init__(self) -> None:
         self._watched: list[tuple[tf.Variable, Watcher]] = []
@@ -62,7 +62,7 @@ class OutsideWrites:
 
 
 def tell_of_rows(variable: tf.Variable, written: Sequence[Any], rows: tf.Tensor) -> None:
-    """After a write of rows that may be no method of the variable: `written` are its operations."""
+    """Report a write of rows that need not be a call of a method of the variable. `written`: its operations."""
     with tf.control_dependencies(written):
         for watcher in _watchers(variable):
             watcher.on_rows(rows)
@@ -70,7 +70,7 @@ def tell_of_rows(variable: tf.Variable, written: Sequence[Any], rows: tf.Tensor)
 
 
 def functions_that_told(variable: tf.Variable) -> list[tf.Graph]:
-    """The traced functions, among those still alive, that write to it and tell those who watched it at that time."""
+    """The traced functions still alive that write to it and report to those who watched it when they were traced."""
     return list(vars(variable).get(_TOLD_BY, ()))
 
 

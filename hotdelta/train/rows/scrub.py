@@ -77,7 +77,7 @@ class Scrub:
                     self._hashes[item.key].remember_slice(first, tracker.read_slice(item, first, count))
 
     def forget(self, table: Table) -> None:
-        """The table is compared from now on: that finds everything."""
+        """Stop checking a table that is compared from now on: comparing finds everything."""
         self._rows.pop(table.key, None)
         for item in table.row_variables:
             self._hashes.pop(item.key, None)
@@ -104,7 +104,7 @@ class Scrub:
         self._turn -= 1
 
     def remember(self, cut: Cut) -> None:
-        """The cut was committed: its rows are what is on disk now."""
+        """Remember the rows of a cut that was committed: they are what is on disk now."""
         for block in cut.blocks:
             hashes = self._hashes.get(block.variable.key)
             if hashes is not None and len(block.ids) and not isinstance(block.rows, ServerRows):

@@ -114,7 +114,7 @@ class Trackers:
             self.scrub.repeat_turn()
 
     def mark_all(self) -> None:
-        """Everything is due: nothing is known of what was taken and what was not."""
+        """Make everything due: nobody knows what was taken and what was not."""
         self.others.mark_all()
         for tracker in self.tables.values():
             tracker.mark_all()
@@ -126,7 +126,7 @@ class Trackers:
         return sum(tracker.count() for tracker in self.tables.values())
 
     def known_rows(self) -> int:
-        """Of which rows it is known, in this process, that they are due: no parameter server is asked."""
+        """How many rows are known in this process to be due. Asks no parameter server."""
         local = (each for each in self.touched_tables() if not isinstance(each.touched, ShardedTouchedRows))
         return sum(tracker.count() for tracker in local)
 
@@ -149,7 +149,7 @@ class Trackers:
         return frozenset(item.key for table in tables for item in table.row_variables)
 
     def check_recorders(self) -> None:
-        """Compare the tables whose rows are recorded for somebody else: by the optimizer, or by an older trace."""
+        """Compare the tables whose rows the optimizer, or an older trace, records for another checkpoint now."""
         reason = "another checkpoint has its rows recorded now"
         abandoned = [tracker for tracker in self.touched_tables() if tracker.touched.is_abandoned]
         self._fall_back([(tracker, reason) for tracker in abandoned])
@@ -167,7 +167,7 @@ class Trackers:
     def check_replicas(self) -> None:
         """Raises ConfigurationError when a variable has other values on one device than on another.
 
-        Not at the tables: every replica writes them with the one gradient that all share.
+        Tables are not compared: every replica writes them with the one gradient that all share.
         """
         refuse_differing((item.key, item.variable) for item in self.variables.others)
 

@@ -87,7 +87,7 @@ class TableTracker(Protocol):
         ...
 
     def shards_on_servers(self, variable: RowVariable, /) -> tuple[Shard, ...]:
-        """From where parameter servers write a full; none when its rows are to be read with `read_slice`."""
+        """The shards that parameter servers write into a full; empty when rows are read with `read_slice`."""
         ...
 
 

@@ -13,7 +13,13 @@ from exporter.cli import main
 from exporter.export import ExportOptions
 from exporter.loaded_graph import LoadedGraph
 from hotdelta.chain.format.manifest import Kind
-from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_chain
+from hotdelta.compat.v1.serving.graph_export import (
+    GraphSignature,
+    _layout,
+    _prepare,
+    eager_mode,
+    export_chain,
+)
 from hotdelta.errors import ConfigurationError, ModelMismatchError
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.small_graphs import (
@@ -276,3 +282,16 @@ def test_an_output_that_waits_for_an_update_is_refused_with_the_update_and_its_v
                     tf.saved_model.simple_save(
                         session, str(tmp_path / "1"), {"ids": model.ids}, outputs, save_incr_model=True
                     )
+
+
+def test_tables_are_not_filled_before_their_values_come() -> None:
+    with new_graph():
+        model = build_model(Build(use_resource=True))
+        signatures = {"serving_default": GraphSignature({"ids": model.ids}, {"loss": model.loss})}
+        layout = _layout()
+        schema = layout.variables.schema
+        prepared = _prepare(tf.get_default_graph(), layout, signatures, schema)
+    with eager_mode():
+        variables = prepared().variables
+        has_value = [bool(tf.raw_ops.VarIsInitializedOp(resource=each.handle)) for each in variables]
+    assert has_value == [False] * len(schema.variables)

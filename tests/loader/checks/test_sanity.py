@@ -231,9 +231,17 @@ def test_limits_given_in_code_are_checked_too() -> None:
 
 def test_every_limit_is_described_with_its_default() -> None:
     described = describe_limits()
-    assert "  max_deleted_share=0.5 " in described
+    assert "  max_touched_share=1 " in described
     assert "  is_nonfinite_allowed=false " in described
     assert "  min_updates=20 " in described
+
+
+def test_the_limit_for_deleted_rows_is_accepted_and_not_told_of_before_there_are_any() -> None:
+    assert LimitChange.parse("users:max_deleted_share=0.1").value == 0.1
+    assert "deleted" not in describe_limits()
+    with pytest.raises(ConfigurationError) as refused:
+        LimitChange.parse("max_deleted=0.1")
+    assert "deleted_share" not in str(refused.value)
 
 
 def trained_states(optimizer: Any, *, zeros: bool, steps: int = 160) -> Iterator[np.ndarray]:

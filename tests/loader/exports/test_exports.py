@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,18 +33,29 @@ StartTrainer = Callable[[], Trainer]
 LOADING = "export 1: it is being loaded"
 
 
-def hold_back(monkeypatch: pytest.MonkeyPatch, *, after: int) -> tuple[threading.Event, list[Path]]:
-    """So many loads go through, and the others wait for the event; what was loaded, in order."""
-    may_load, loaded, load = threading.Event(), list[Path](), LiveModel.load
+class LateLoads:
+    """Loads models: `at_once` of them without delay, the others when `may_load` is set. `loaded`: which, in order."""
 
-    def load_late(path: Path, *, predict_threads: int = 0) -> LiveModel:
-        if len(loaded) >= after:
-            assert may_load.wait(LIMIT_SECONDS)
-        loaded.append(path)
-        return load(path, predict_threads=predict_threads)
+    def __init__(self, *, at_once: int) -> None:
+        self.may_load = threading.Event()
+        self.loaded: list[Path] = []
+        self._at_once = at_once
 
-    monkeypatch.setattr(LiveModel, "load", load_late)
-    return may_load, loaded
+    def __call__(self, path: Path, *, predict_threads: int) -> LiveModel:
+        if len(self.loaded) >= self._at_once:
+            assert self.may_load.wait(LIMIT_SECONDS)
+        self.loaded.append(path)
+        return LiveModel.load(path, predict_threads=predict_threads)
+
+
+@contextmanager
+def filtered(logger: logging.Logger, hear: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """`hear` is called with every line of a logger."""
+    logger.addFilter(hear)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hear)
 
 
 def copy_version(root: Path, number: int) -> None:
@@ -81,10 +93,10 @@ def test_new_export_takes_over_while_predictions_go_on(root: Path, train: StartT
 
 
 def test_whoever_asks_while_the_first_export_is_loaded_is_told_so_until_it_answers(
-    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    may_load, _ = hold_back(monkeypatch, after=0)
+    late = LateLoads(at_once=0)
     told: list[tuple[bool, str]] = []
 
     def ask() -> None:
@@ -95,37 +107,37 @@ def test_whoever_asks_while_the_first_export_is_loaded_is_told_so_until_it_answe
         ask()
         return True
 
-    # The first thing that happens after answers can be given.
-    monkeypatch.setattr(export_swap.logger, "filters", [ask_with_the_line])
-    loader = Loader(LoaderSettings(root / "export", root / "run"), after_swap=ask)
-    loader.start()
-    try:
-        wait_for_status(loader, lambda status: status.reason == LOADING, "it says what it does")
-        with pytest.raises(NotReadyError, match=LOADING):
-            answer(loader)
-        assert loader.resume() is None
-        may_load.set()
-        wait_for_position(loader, Position(1, 2))
-        wait_until(lambda: len(told) == 2, "it was asked twice")
-    finally:
-        may_load.set()
-        loader.stop()
+    loader = Loader(LoaderSettings(root / "export", root / "run"), after_swap=ask, load_model=late)
+    # The line is the first thing that happens after answers can be given.
+    with filtered(export_swap.logger, ask_with_the_line):
+        loader.start()
+        try:
+            wait_for_status(loader, lambda status: status.reason == LOADING, "it says what it does")
+            with pytest.raises(NotReadyError, match=LOADING):
+                answer(loader)
+            assert loader.resume() is None
+            late.may_load.set()
+            wait_for_position(loader, Position(1, 2))
+            wait_until(lambda: len(told) == 2, "it was asked twice")
+        finally:
+            late.may_load.set()
+            loader.stop()
     assert told == [(False, LOADING), (True, "")]
 
 
 def test_a_newer_export_does_not_take_the_place_of_the_first_one_while_that_is_loaded(
-    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", export_swap.logger.name)
-    may_load, loaded = hold_back(monkeypatch, after=0)
-    with serving(root) as loader:
+    late = LateLoads(at_once=0)
+    with serving(root, load_model=late) as loader:
         wait_for_status(loader, lambda status: status.reason == LOADING, "the load of version 1")
         copy_version(root, 2)
-        may_load.set()
+        late.may_load.set()
         wait_for_status(loader, lambda status: status.export_version == 2, "version 2")
     served = [line for line in caplog.messages if line.startswith("serving export")]
     assert len(served) == 2, served
-    assert loaded == [root / "export" / "1", root / "export" / "2"]
+    assert late.loaded == [root / "export" / "1", root / "export" / "2"]
 
 
 def test_older_export_is_caught_up_before_it_takes_over(root: Path, train: StartTrainer) -> None:
@@ -140,49 +152,41 @@ def test_older_export_is_caught_up_before_it_takes_over(root: Path, train: Start
         assert_serves(loader, trainer.model)
 
 
-@pytest.fixture
-def held_back(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[Path]]:
-    """Every load but that of version 1."""
-    return hold_back(monkeypatch, after=1)
-
-
 @pytest.mark.parametrize("is_incremental", [True, False], ids=["incremental", "fulls only"])
 def test_a_full_that_comes_while_an_export_is_loaded_makes_no_third_model(
-    root: Path, held_back: tuple[threading.Event, list[Path]], is_incremental: bool
+    root: Path, is_incremental: bool
 ) -> None:
-    may_load, loaded = held_back
+    late = LateLoads(at_once=1)
     versions = root / "export"
     if not is_incremental:
         shutil.rmtree(versions)
         export(root / "run", versions, save_incr_model=False)
-    with serving(root, full_diff_bytes=0) as loader:
+    with serving(root, full_diff_bytes=0, load_model=late) as loader:
         wait_for_position(loader, Position(1, 2))
         copy_version(root, 2)
         wait_until(lambda: loader._updater._exports.is_loading, "the load of version 2")
         trainer = Trainer(root / "run", is_resuming=False)
         full = trainer.train_full()
         wait_for_status(loader, lambda status: "newer export is being loaded" in status.reason, "the wait")
-        may_load.set()
+        late.may_load.set()
         status = wait_for_status(loader, lambda status: status.export_version == 2, "version 2")
         wait_for_position(loader, full)
         trainer.close()
         assert_serves(loader, trainer.model)
     assert status.node is not None
-    assert loaded == [versions / "1", versions / "2"]
+    assert late.loaded == [versions / "1", versions / "2"]
 
 
-def test_an_export_that_vanishes_while_it_is_loaded_is_in_nobodys_way(
-    root: Path, held_back: tuple[threading.Event, list[Path]]
-) -> None:
-    may_load, _ = held_back
-    with serving(root) as loader:
+def test_an_export_that_vanishes_while_it_is_loaded_is_in_nobodys_way(root: Path) -> None:
+    late = LateLoads(at_once=1)
+    with serving(root, load_model=late) as loader:
         wait_for_position(loader, Position(1, 2))
         copy_version(root, 2)
         exports = loader._updater._exports
         wait_until(lambda: exports.is_loading, "the load of version 2")
         (root / "export" / "2").rename(root / "gone")
         wait_until(lambda: not exports.is_loading, "nobody wants version 2")
-        may_load.set()
+        late.may_load.set()
 
 
 def test_export_that_cannot_reach_the_live_position_has_to_wait(root: Path, train: StartTrainer) -> None:

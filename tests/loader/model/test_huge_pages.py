@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from loader.model import huge_pages
-from loader.model.huge_pages import SETTING, HugePages, Place, collapse, find_variables
+from loader.model.huge_pages import SETTING, HugePages, Place, collapse, find_variables, madvise
 from loader.model.live_model import LiveModel
 from tests.loader.step_model import StepModel, Trainer, export
 
@@ -35,36 +34,31 @@ def has_huge_pages() -> bool:
     return version >= (6, 1) and SETTING.is_file() and "[never]" not in SETTING.read_text()
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow this machine is."""
-    monkeypatch.setattr(huge_pages, "_PATIENCE_SECONDS", math.inf)
-
-
 needs_huge_pages = pytest.mark.skipif(
     not has_huge_pages(), reason="this system makes no huge pages on demand"
 )
 
 
-@pytest.fixture
-def refusals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the system answers to each advice; 0 when it took it."""
-    answers, advise = list[int](), huge_pages._advise
+class NotedAdvice:
+    """Advises the system and notes what it answers to each advice: 0 when it took it."""
 
-    def note(start: int, size: int, advice: int) -> int:
-        answers.append(advise(start, size, advice))
-        return answers[-1]
+    def __init__(self) -> None:
+        self.answers: list[int] = []
 
-    monkeypatch.setattr(huge_pages, "_advise", note)
-    return answers
+    def __call__(self, start: int, size: int, advice: int) -> int:
+        self.answers.append(madvise(start, size, advice))
+        return self.answers[-1]
 
+    def move(self, session: tf.compat.v1.Session, setting: Path = SETTING) -> HugePages:
+        """With patience, however slow this machine is."""
+        return HugePages(session, setting=setting, advise=self, patience_seconds=math.inf)
 
-def require_moved(found_bytes: int, refusals: list[int]) -> None:
-    """Unless the system says that it has none to give: other programs may leave it no memory in one piece."""
-    is_moved = found_bytes > LARGE_BYTES // 2
-    if any(refusals) and not is_moved:
-        pytest.skip(f"the system refused: {[os.strerror(number) for number in refusals if number]}")
-    assert is_moved
+    def require_moved(self, found_bytes: int) -> None:
+        """Unless the system says that it has none to give: other programs may leave it no memory in one piece."""
+        is_moved = found_bytes > LARGE_BYTES // 2
+        if any(self.answers) and not is_moved:
+            pytest.skip(f"the system refused: {[os.strerror(number) for number in self.answers if number]}")
+        assert is_moved
 
 
 class Variables:
@@ -115,63 +109,61 @@ def test_a_variable_is_found_where_it_lies(variables: Variables) -> None:
 
 
 @needs_huge_pages
-def test_a_large_variable_moves_into_huge_pages_and_holds_what_it_held(
-    variables: Variables, refusals: list[int]
-) -> None:
+def test_a_large_variable_moves_into_huge_pages_and_holds_what_it_held(variables: Variables) -> None:
     (place,) = find_variables(variables.session, LARGE_BYTES)
-    HugePages(variables.session).wait()
+    advice = NotedAdvice()
+    advice.move(variables.session).wait()
     found_bytes = huge_bytes(place)
     assert find_variables(variables.session, LARGE_BYTES) == [place]
     assert variables.gathered().tobytes() == variables.large.tobytes()
-    require_moved(found_bytes, refusals)
+    advice.require_moved(found_bytes)
 
 
 def test_where_the_owner_switched_huge_pages_off_nothing_is_asked_of_the_system(
-    variables: Variables, tmp_path: Path, refusals: list[int]
+    variables: Variables, tmp_path: Path
 ) -> None:
     """How many there are says nothing: the system makes some by itself, in its own time."""
-    setting = tmp_path / "enabled"
+    advice, setting = NotedAdvice(), tmp_path / "enabled"
     setting.write_text("always madvise [never]\n")
-    HugePages(variables.session, setting=setting).wait()
-    HugePages(variables.session, setting=tmp_path / "missing").wait()
-    assert refusals == []
+    advice.move(variables.session, setting).wait()
+    advice.move(variables.session, tmp_path / "missing").wait()
+    assert advice.answers == []
     setting.write_text("always [madvise] never\n")
-    HugePages(variables.session, setting=setting).wait()
-    assert refusals
+    advice.move(variables.session, setting).wait()
+    assert advice.answers
 
 
 def test_memory_that_the_system_does_not_collapse_is_no_error() -> None:
     nowhere = Place(address=2**21, size=2**22)
-    assert not collapse(nowhere, threading.Event())
-    assert collapse(Place(address=2**21 + 1, size=2**21), threading.Event())
+    assert not collapse(nowhere, threading.Event(), patience_seconds=math.inf)
+    assert collapse(Place(address=2**21 + 1, size=2**21), threading.Event(), patience_seconds=math.inf)
 
 
-def test_a_busy_page_is_left_out_and_a_model_that_is_closed_is_moved_no_further(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_busy_page_is_left_out_and_a_model_that_is_closed_is_moved_no_further() -> None:
     advised: list[int] = []
 
     def advise(start: int, size: int, advice: int) -> int:
         advised.append(size)
         return 0 if len(advised) % 2 else errno.EAGAIN
 
-    monkeypatch.setattr(huge_pages, "_advise", advise)
     place, stop = Place(address=2**30, size=2**26), threading.Event()
-    assert collapse(place, stop)
+    assert collapse(place, stop, advise=advise, patience_seconds=math.inf)
     pieces = list(advised)
     assert (len(pieces), sum(pieces)) == (8, place.size)
     stop.set()
-    assert not collapse(place, stop)
+    assert not collapse(place, stop, advise=advise, patience_seconds=math.inf)
     assert advised == [*pieces, pieces[0]]
 
 
 @needs_huge_pages
-def test_the_tables_of_a_loaded_export_lie_in_huge_pages(tmp_path: Path, refusals: list[int]) -> None:
+def test_the_tables_of_a_loaded_export_lie_in_huge_pages(tmp_path: Path) -> None:
+    advice = NotedAdvice()
     trainer = Trainer(tmp_path / "run", model=StepModel(rows=LARGE[0], width=LARGE[1]))
     trainer.train([1])
     export(tmp_path / "run", tmp_path / "export")
     trainer.close()
-    with contextlib.closing(LiveModel.load(tmp_path / "export" / "1")) as model:
+    path = tmp_path / "export" / "1"
+    with contextlib.closing(LiveModel.load(path, move_to_huge_pages=advice.move)) as model:
         model.settle()
         (place,) = find_variables(model._graph._session, LARGE_BYTES)  # type: ignore[union-attr]
-        require_moved(huge_bytes(place), refusals)
+        advice.require_moved(huge_bytes(place))

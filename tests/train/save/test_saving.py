@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -16,6 +18,7 @@ from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.chain.format.names import DELTA_DIRECTORY, TRAINER_STATE_TENSOR
 from hotdelta.chain.format.position import Position
 from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError, HotdeltaError
+from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.save.background import BackgroundWorker
@@ -179,21 +182,38 @@ def test_a_first_full_that_fails_is_raised_and_gives_the_directory_back(
     start_training()
 
 
-def test_a_cut_that_is_interrupted_loses_no_row(
-    start_training: StartTraining, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    training = start_training()
-    training.train(steps=3)
+class InterruptedVariable(ResourceVariable):
+    """A real variable; when `uses_left` is set, Ctrl-C comes at the use after so many."""
 
-    def interrupt(_blocks: object) -> None:
-        raise KeyboardInterrupt
+    uses_left = math.inf
 
-    with monkeypatch.context() as patch:
-        patch.setattr(training.trainer.trackers.scrub, "next_slices", interrupt)
-        with pytest.raises(KeyboardInterrupt):
+    @property
+    def handle(self) -> Any:
+        if self.uses_left <= 0:
+            self.uses_left = math.inf
+            raise KeyboardInterrupt
+        self.uses_left -= 1
+        return super().handle
+
+
+def test_a_cut_that_is_interrupted_loses_no_row(start_training: StartTraining) -> None:
+    """At whatever use of the table: when its rows are taken, and when everything was taken and is checked."""
+    options = dataclasses.replace(BY_HAND, scrub_saves=1)
+    training = start_training(make_table=InterruptedVariable, options=options)
+    interrupted = 0
+    while True:
+        training.train(steps=3)
+        training.table.uses_left = interrupted
+        try:
             training.trainer.save()
-    training.save()
-    training.check()
+        except KeyboardInterrupt:
+            interrupted += 1
+        else:
+            break
+        training.save()
+        training.check()
+    training.table.uses_left = math.inf
+    assert interrupted >= 2
 
 
 @pytest.mark.I9

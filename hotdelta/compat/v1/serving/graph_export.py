@@ -22,7 +22,7 @@ from hotdelta.compat.v1.recording.layout import GraphLayout, find_layout
 from hotdelta.compat.v1.serving.lookup_tables import make_lookup_tables, read_initializers
 from hotdelta.compat.v1.serving.rewrite import ServingGraph, rewrite_for_serving
 from hotdelta.errors import ConfigurationError, ModelMismatchError
-from hotdelta.tensorflow_internals import eager_context, value_in_graph
+from hotdelta.tensorflow_internals import UninitializedVariable, eager_context, value_in_graph
 from hotdelta.train.serving.files import load_schema
 from hotdelta.train.serving.module import ServingModule
 from hotdelta.train.serving.trace import Signature, trace_signature
@@ -121,7 +121,10 @@ def _layout() -> GraphLayout:
 def _prepare(
     graph: Any, layout: GraphLayout, signatures: Mapping[str, GraphSignature], schema: Schema
 ) -> Callable[[], ServingModule]:
-    """What has to be read from the graph, now; the module is made later, eagerly."""
+    """Read from the graph now what the module needs. What is returned makes the module, later and eagerly.
+
+    Its variables have no values yet.
+    """
     keys = {variable.key for variable in schema.variables}
     tables = {table.key for table in schema.tables}
     saved = [item for item in served_variables(layout.saved) if item.key in keys]
@@ -134,8 +137,8 @@ def _prepare(
 
     def make() -> ServingModule:
         variables = {
-            spec.key: tf.Variable(
-                tf.zeros(spec.shape, spec.dtype), trainable=False, name=spec.key.replace("/", "_")
+            spec.key: UninitializedVariable(
+                shape=spec.shape, dtype=spec.dtype, trainable=False, name=spec.key.replace("/", "_")
             )
             for spec in schema.variables
         }
