@@ -89,10 +89,10 @@ class TrainingCalls:
             # Every operation waits for it: Keras would count the step, and draw its random numbers, before the data.
             with tf.control_dependencies([begin] if before is not None else []):
                 logs = train_step(data)
+            with tf.control_dependencies(_stateful_since(before)):
                 if extra is not None:
                     self._keep(extra)
-            written = [] if before is None else [op for op in _operations() or () if op not in before]
-            with tf.control_dependencies([op for op in written if op.op_def.is_stateful]):
+            with tf.control_dependencies(_stateful_since(before)):
                 self._ended.assign_add(1, read_value=False)
             return logs
 
@@ -205,6 +205,13 @@ def _counter() -> tf.Variable:
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.SUM,
     )
+
+
+def _stateful_since(before: set[tf.Operation] | None) -> list[tf.Operation]:
+    """The operations that may write, of those that were traced since."""
+    if before is None:
+        return []
+    return [op for op in _operations() or () if op not in before and op.op_def.is_stateful]
 
 
 def _operations() -> set[tf.Operation] | None:

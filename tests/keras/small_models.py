@@ -48,7 +48,8 @@ def fit(model: keras.Model, steps: int, *callbacks: Any, seed: int = 0, **option
 
 def by_hand(run_dir: Path, **options: Any) -> hk.DeltaCheckpoint:
     """A callback that saves only when it is told to, or as `options` say."""
-    return hk.DeltaCheckpoint(run_dir, None, None, **{"serving_graph": False, "keep_fulls": 100, **options})
+    usual = {"save_secs": None, "save_incremental_secs": None, "serving_graph": False, "keep_fulls": 100}
+    return hk.DeltaCheckpoint(run_dir, **{**usual, **options})
 
 
 def resumed_values(run_dir: Path, optimizer: Any = None) -> Values:

@@ -23,7 +23,7 @@ from tests.train.cut_loop import CutLoop
 from tests.waiting import wait_until
 
 CUTS = 150
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.filterwarnings("ignore:Your input ran out of data")]
 
 
 class StopAfter(keras.callbacks.Callback):
@@ -158,7 +158,6 @@ def in_background(training: Any) -> threading.Thread:
 
 
 @pytest.mark.parametrize("options", [{}, {"steps_per_execution": 4}, {"run_eagerly": True}])
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_what_fit_trained_is_committed_while_it_waits_for_data(tmp_path: Path, options: Any) -> None:
     model, pause = small_model(**options), Pause(10)
     with by_hand(tmp_path, save_incremental_secs=0.2) as callback:
@@ -272,7 +271,6 @@ def test_state_that_functions_tell_is_never_saved_with_steps_that_they_do_not_kn
         training.join(60)
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_bookmarks_are_of_the_batch_that_was_trained_however_far_the_reader_is(tmp_path: Path) -> None:
     inputs, targets = batches(9)
     read: list[int] = []
@@ -294,7 +292,7 @@ def test_bookmarks_are_of_the_batch_that_was_trained_however_far_the_reader_is(t
             self.model.stop_training = batch == 3
 
     with by_hand(tmp_path) as callback:
-        small_model().fit(dataset, verbose=0, callbacks=[callback, Stop()])
+        small_model().fit(dataset, shuffle=False, verbose=0, callbacks=[callback, Stop()])
         assert manifests(tmp_path)[-1].watermark == 1003.0
     with by_hand(tmp_path) as callback:
         model = small_model(seed=3)

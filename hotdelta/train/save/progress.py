@@ -74,6 +74,7 @@ class TrainingProgress:
         """What came with the last batch that was trained. Of steps that carry no bookmark none is known."""
         if batch.bookmark is not None:
             self.state = self.state.with_bookmark(plain(batch.bookmark))
+            self._step_of_bookmark = self.state.step
         elif self.state.step != self._step_of_bookmark:
             self.state = self.state.with_bookmark(None)
         if batch.event_time is not None:
