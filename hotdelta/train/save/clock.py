@@ -34,7 +34,7 @@ class SaveClock:
 
     def restart(self) -> None:
         self._at = self._counted_at = self._clock()
-        self._steps = self._epochs = self._rows = 0
+        self._steps = self._saved_steps = self._epochs = self._rows = 0
         self._is_due = False
         self._plan_look()
 
@@ -50,10 +50,14 @@ class SaveClock:
         """Until `is_due` may be true without another step; infinite when no time makes it so."""
         return 0.0 if self.is_due() else self._look_at - self._clock()
 
+    def note_saved(self) -> None:
+        """The save that was begun has the steps up to now."""
+        self._saved_steps = self._steps
+
     @property
     def has_steps(self) -> bool:
-        """Whether any step was made since the last restart."""
-        return self._steps > 0
+        """Whether any step was made that the last save does not have."""
+        return self._steps > self._saved_steps
 
     def _plan_look(self) -> None:
         self._least_steps = self._policy.least_steps

@@ -161,6 +161,8 @@ class Saves:
         if cut is None:
             return
         self._clocks.delta.restart()
+        if is_closing:
+            self._clocks.full.note_saved()
         if cut.is_empty and cut.trainer_state == self._last_state and not is_closing:
             return
         self._last_state = cut.trainer_state
