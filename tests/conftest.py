@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
+from tests.forks import search_less_for_garbage
 from tests.signing_keys import KEY
 
 # As in the profile that hypothesis has for CI: an example that a busy machine runs or draws slowly is no failure.
@@ -23,8 +23,7 @@ settings.register_profile(
 
 def pytest_collection_finish() -> None:
     """What is imported stays, and is most of what there is: no export need search it for garbage."""
-    gc.collect()
-    gc.freeze()
+    search_less_for_garbage()
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,7 @@ def serve_forks(tasks: Mapping[str, Callable[..., None]]) -> None:
 
     signal.signal(signal.SIGCHLD, note_ends)
     # The forks share what is imported, and need not search it for garbage.
-    gc.freeze()
+    search_less_for_garbage()
     for line in sys.stdin:
         task, log, arguments = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -111,6 +111,13 @@ def serve_forks(tasks: Mapping[str, Callable[..., None]]) -> None:
         _end_of(ends, pid).unlink(missing_ok=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         print(pid, flush=True)
+
+
+def search_less_for_garbage() -> None:
+    """Never again what is there now; the rest seldom: a graph is a million small objects, and 700 are the default."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
 
 
 def _note_ends(ends: Path) -> None:

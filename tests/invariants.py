@@ -5,14 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 INVARIANTS = tuple(f"I{number}" for number in range(1, 10))
 _MARK = re.compile(r"pytest\.mark\.(I\d)\b")
 
 
-def marked(path: Path) -> Iterator[tuple[str, str]]:
-    """An invariant and the test that is marked with it; no test when all of the file are."""
+@cache
+def marked(path: Path) -> tuple[tuple[str, str], ...]:
+    """Each invariant and the test that is marked with it; no test when all of the file are."""
+    return tuple(_find_marks(path))
+
+
+def _find_marks(path: Path) -> Iterator[tuple[str, str]]:
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             yield from ((invariant, "") for invariant in _MARK.findall(ast.unparse(node.value)))

@@ -430,12 +430,17 @@ def _names_in(holder: str) -> frozenset[str]:
     return frozenset(_names_in_code(inspect.unwrap(getattr(found, "fget", None) or found).__code__))
 
 
-def _set_by_methods(kind: type) -> Iterator[str]:
+@cache
+def _set_by_methods(kind: type) -> frozenset[str]:
     """Mostly on `self`; a strategy marks the copies of its variables, a node its tensors."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except (OSError, TypeError):
-        return
+        return frozenset()
+    return frozenset(_find_set(tree))
+
+
+def _find_set(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 @pytest.fixture
 def copied(prepared: Prepared, tmp_path: Path) -> Prepared:
-    shutil.copytree(prepared[0], tmp_path, dirs_exist_ok=True)
-    return tmp_path, prepared[1]
+    return copy_of(prepared, tmp_path)
+
+
+def copy_of(prepared: Prepared, root: Path) -> Prepared:
+    shutil.copytree(prepared[0], root, dirs_exist_ok=True)
+    return root, prepared[1]
 
 
 @pytest.fixture
@@ -43,7 +48,13 @@ def hide_after(root: Path, position: Position) -> None:
 
 @pytest.fixture
 def delta_rig(until_next: Prepared) -> Iterator[Rig]:
-    """Live at BEFORE, with one more delta on disk."""
+    with rig_before_delta(until_next) as ready:
+        yield ready
+
+
+@contextmanager
+def rig_before_delta(until_next: Prepared) -> Iterator[Rig]:
+    """Live at NEXT, the last delta on disk."""
     with rig(*until_next) as ready:
         ready.look()
         ready.require_truth(NEXT)
@@ -52,6 +63,12 @@ def delta_rig(until_next: Prepared) -> Iterator[Rig]:
 
 @pytest.fixture
 def full_rig(copied: Prepared) -> Iterator[Rig]:
+    with rig_before_full(copied) as ready:
+        yield ready
+
+
+@contextmanager
+def rig_before_full(copied: Prepared) -> Iterator[Rig]:
     """The delta at FULL is missing, so that only the full leads on to NEWEST."""
     root, states = copied
     manifest = find_commit(root / "run", FULL)

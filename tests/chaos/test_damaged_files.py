@@ -1,7 +1,8 @@
 """2,000 and more damaged files, in process: each fault is looked at once, healed, and looked at again.
 
 After the fault the old state goes on serving bit for bit, or the new one when the damage does not matter; after the
-healing the newest is served. Nothing is restarted in between.
+healing the newest is served. Nothing is restarted in between: one loader lives through all faults to deltas, another
+through all faults to fulls.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hotdelta.chain import Kind, Position
+from tests.chaos.conftest import Prepared, copy_of, hide_after, rig_before_delta, rig_before_full
 from tests.chaos.rig import BEFORE, FULL, NEWEST, NEXT, Rig, put, remove
 from tests.chaos.seeds import seeded
 
@@ -24,6 +26,20 @@ Fault = Callable[[], None]
 
 survived: list[str] = []
 """The file of each fault, so that they can be counted."""
+
+
+@pytest.fixture(scope="module")
+def delta_rig(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    until_next = copy_of(prepared, tmp_path_factory.mktemp("delta"))
+    hide_after(until_next[0], NEXT)
+    with rig_before_delta(until_next) as ready:
+        yield ready
+
+
+@pytest.fixture(scope="module")
+def full_rig(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with rig_before_full(copy_of(prepared, tmp_path_factory.mktemp("full"))) as ready:
+        yield ready
 
 
 def survive(rig: Rig, path: Path, fault: Fault, *, before: Position, after: Position) -> None:

@@ -22,6 +22,8 @@ from hotdelta.train import Job
 
 ROWS = 1000
 LOOK_SECONDS = 0.5
+# So that what else the test starts finds a processor.
+PAUSE_SECONDS = 0.01
 
 
 class Reader:
@@ -99,6 +101,7 @@ def train(job: str, index: int, addresses: list[str], run_dir: Path) -> None:
         while not (run_dir / "stop").exists():
             done = session.run([step, train], {ids: reader.read(index)})[0]
             (run_dir / f"worker-{index}.step").write_text(str(done))
+            time.sleep(PAUSE_SECONDS)
         (run_dir / f"worker-{index}.quiet").touch()
         while index == 0 and not (run_dir / "worker-1.quiet").exists():
             time.sleep(0.05)

@@ -16,11 +16,13 @@ import tensorflow as tf
 
 from tests.distributed import mirrored_chains, mirrored_refusals, mirrored_training
 from tests.distributed.mirrored_models import SCENARIOS
+from tests.forks import search_less_for_garbage
 
 __all__ = ["SCENARIOS", "mirrored_chains", "mirrored_refusals", "mirrored_training"]
 
 
 def main() -> None:
+    search_less_for_garbage()
     wanted = sys.argv[1:] or list(SCENARIOS)
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -162,8 +162,9 @@ def train_until_server_writes(
 
 
 @stops_calls
-@pytest.mark.parametrize("ps", [2, 3])
+@pytest.mark.parametrize("ps", [2, pytest.param(3, marks=pytest.mark.soak)])
 def test_server_killed_in_the_middle_of_a_save(ps: int, cluster: Cluster, tmp_path: Path) -> None:
+    """With another number of servers in soak: test_killed_tasks_lose_nothing_that_was_committed resumes so, too."""
     coordinator = train_until_server_writes(cluster, tmp_path, 1, lambda _, call: call.kill())
     coordinator.wait_for_end()
     # Whether the save or training is told first: the coordinator ends when it knows what became of its saves.

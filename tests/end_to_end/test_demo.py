@@ -42,10 +42,11 @@ def processes_of(directory: Path) -> list[list[str]]:
     return [command for command in commands if any(str(directory) in word for word in command)]
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True])
+@pytest.mark.parametrize("is_interrupted", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_the_demo_shows_both_log_losses_and_leaves_nothing_behind(
     tmp_path: Path, is_interrupted: bool
 ) -> None:
+    """That it stops by itself after DEMO_SECONDS is in soak: all else is the same, and takes half a minute."""
     code, shown = run_demo(tmp_path, is_interrupted=is_interrupted)
 
     assert code == 0, shown
