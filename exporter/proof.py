@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, size_of, slices_with, value_slices
 from exporter.loaded_graph import LoadedGraph
-from exporter.progress import Progress
 from exporter.signatures.variables import empty_variable
 from exporter.value_files import fingerprint_values
 from hotdelta import signatures as contract
@@ -30,7 +29,7 @@ from hotdelta.chain.format.schema import Schema, VariableSpec
 from hotdelta.chain.history.state import ChainState
 from hotdelta.errors import ModelMismatchError
 from hotdelta.export_metadata import ExportMetadata, read_metadata
-from hotdelta.logs import event
+from hotdelta.logs import ProgressLog, event
 from hotdelta.signature_calls import zeros_for
 
 logger = logging.getLogger(__name__)
@@ -171,13 +170,14 @@ def _verify(runtime: _Runtime, schema: Schema, expected: Expected) -> None:
 def _read(
     read: Callable[[int, VariableSpec], Iterator[Array]], schema: Schema, how: str
 ) -> dict[str, Fingerprint]:
-    found = {}
-    progress = Progress("comparing values", sum(size_of(spec) for spec in schema.variables), how=how)
+    found, done = {}, 0
+    total = sum(size_of(spec) for spec in schema.variables)
+    progress = ProgressLog("comparing bytes of values", of=total, how=how)
     for index, spec in enumerate(schema.variables):
         passing = Fingerprinting(spec)
         for values in read(index, spec):
             passing.add(values)
-            progress.advance(values.nbytes)
+            progress.tell(done := done + values.nbytes)
         found[spec.key] = passing.result()
     return found
 

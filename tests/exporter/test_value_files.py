@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 from exporter import export_saved_model
 from exporter.fingerprint import CHUNK_BYTES, fingerprint
-from exporter.progress import Progress
 from exporter.proof import MAX_RESTORED_DELTAS, expect
 from exporter.sources import source_of
 from exporter.value_files import SLICE_BYTES, fingerprint_values
@@ -146,17 +144,6 @@ def test_a_fingerprint_does_not_depend_on_the_slices(lengths: list[int]) -> None
     slices = np.split(values, np.cumsum(lengths))
     assert fingerprint(spec, slices) == fingerprint(spec, [values])
     assert len(fingerprint(spec, slices).digests) == -(-rows // 16)
-
-
-def test_progress_is_said_every_few_seconds_and_not_more_often(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    progress = Progress("writing values", 200_000_000, lambda: now)
-    with caplog.at_level(logging.INFO):
-        for _ in range(10):
-            now += 2.0
-            progress.advance(20_000_000)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [f"writing values done={share}% megabytes=200" for share in (30, 60, 90)]
 
 
 def measure_growth(directory: Path, rows: int) -> float:
