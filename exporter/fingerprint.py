@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from blake3 import blake3
 
-from hotdelta.chain.bundle.reader import itemsize
+from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.chain.format.schema import VariableSpec
 
 # Not more: what TensorFlow allocates for a part, malloc keeps, in each of its threads.
@@ -115,11 +114,6 @@ def chunks(spec: VariableSpec) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, spec.shape[0])
 
 
-def size_of(spec: VariableSpec) -> int:
-    """In bytes."""
-    return math.prod(spec.shape) * itemsize(spec.dtype)
-
-
 def rows_in_chunk(spec: VariableSpec) -> int:
-    row_bytes = math.prod(spec.shape[1:]) * itemsize(spec.dtype)
+    row_bytes = tensor_bytes(spec.dtype, spec.shape[1:])
     return max(1, CHUNK_BYTES // max(1, row_bytes))

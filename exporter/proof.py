@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, size_of, slices_with, value_slices
+from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, slices_with, value_slices
 from exporter.loaded_graph import LoadedGraph
 from exporter.signatures.variables import empty_variable
 from exporter.value_files import fingerprint_values
 from hotdelta import signatures as contract
+from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.chain.format.schema import Schema, VariableSpec
 from hotdelta.chain.history.state import ChainState
 from hotdelta.errors import ModelMismatchError
@@ -171,7 +172,7 @@ def _read(
     read: Callable[[int, VariableSpec], Iterator[Array]], schema: Schema, how: str
 ) -> dict[str, Fingerprint]:
     found, done = {}, 0
-    total = sum(size_of(spec) for spec in schema.variables)
+    total = sum(tensor_bytes(spec.dtype, spec.shape) for spec in schema.variables)
     progress = ProgressLog("comparing bytes of values", of=total, how=how)
     for index, spec in enumerate(schema.variables):
         passing = Fingerprinting(spec)

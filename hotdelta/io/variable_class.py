@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hotdelta.chain.bundle.reader import itemsize
+from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.logs import counted
 
 
@@ -37,7 +36,7 @@ class VariableInfo:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * itemsize(self.dtype) if self.dtype != "string" else 0
+        return tensor_bytes(self.dtype, self.shape) if self.dtype != "string" else 0
 
     @property
     def is_parameter(self) -> bool:

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain import BundleEntry
+from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.chain.bundle.index import MAX_INDEX_BYTES, BundleIndex, parse_index
 from hotdelta.chain.bundle.slice_key import row_slices
 from hotdelta.chain.format import names
 from hotdelta.chain.history.verification import open_plainly
 from hotdelta.errors import DamagedError, ManifestError
-from loader.files.fed_update import array_dtype
+from hotdelta.signature_calls import array_dtype
 from loader.files.file_bytes import read_into
 
 Array = npt.NDArray[Any]
@@ -58,7 +59,7 @@ class BundleRows:
     def read_rows(self, name: str, start: int, stop: int, *, buffer: Array | None = None) -> Array:
         """Some rows, in `buffer` (bytes) when it is given and large enough: fresh memory costs more than reading."""
         entry = self._entry(name)
-        row_bytes = math.prod(entry.shape[1:]) * array_dtype(entry.dtype).itemsize
+        row_bytes = tensor_bytes(entry.dtype, entry.shape[1:])
         shape = (stop - start, *entry.shape[1:])
         return self._read(name, entry, start * row_bytes, (stop - start) * row_bytes, shape, buffer)
 

@@ -23,7 +23,8 @@ from hotdelta.chain.bundle.slice_key import row_slices
 from hotdelta.chain.format import names
 from hotdelta.chain.history.verification import open_listed, require_digest, unreadable
 from hotdelta.errors import DamagedError, ManifestError
-from loader.files.fed_update import FedUpdate, array_dtype
+from hotdelta.signature_calls import array_dtype
+from loader.files.fed_update import FedUpdate
 from loader.files.file_bytes import Bytes, aligned, read_into
 
 Array = npt.NDArray[Any]

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain import Manifest, VariableSpec
+from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.errors import DamagedError
 from loader.files.bundle_rows import BundleRows
 from loader.files.commit_files import VerifiedFiles
-from loader.files.fed_update import array_dtype
 from loader.files.file_bytes import aligned
 
 Array = npt.NDArray[Any]
@@ -42,7 +42,7 @@ class FullReader:
     def read_slices(self, spec: VariableSpec, slice_bytes: int) -> Iterator[tuple[Array, Array]]:
         """All rows of a table with their ids, so many bytes at a time, in memory that TensorFlow takes as it is."""
         self._require(spec)
-        rows, row_bytes = spec.shape[0], _row_bytes(spec)
+        rows, row_bytes = spec.shape[0], tensor_bytes(spec.dtype, spec.shape[1:])
         length = max(1, slice_bytes // max(1, row_bytes))
         for start in range(0, rows, length):
             stop = min(rows, start + length)
@@ -62,7 +62,3 @@ class FullReader:
                 position=str(self.manifest.position),
                 hint="wait for the next full",
             )
-
-
-def _row_bytes(spec: VariableSpec) -> int:
-    return int(np.prod(spec.shape[1:])) * array_dtype(spec.dtype).itemsize

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from hotdelta.chain import Manifest, Node, VariableSpec
 from hotdelta.chain.format import names
+from hotdelta.signature_calls import array_dtype
 from loader.files.commit_files import VerifiedFiles
-from loader.files.fed_update import FedUpdate, array_dtype, empty_update
+from loader.files.fed_update import FedUpdate, empty_update
 from loader.files.file_bytes import aligned
 from loader.files.full_reader import FullReader
 from loader.model.live_model import LiveModel

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
+from hotdelta.chain.bundle.dtypes import DTYPE_NUMBERS, DTYPES
 from hotdelta.chain.bundle.table_file import decode_table, encode_table
 from hotdelta.chain.bundle.wire import MalformedError, bytes_field, fixed32_field, parse_message, varint_field
 from hotdelta.errors import DamagedError
@@ -20,14 +21,6 @@ from hotdelta.errors import DamagedError
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 
 _MAX_RANK = 254
-
-DTYPES: Mapping[int, str] = {
-    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64",
-    9: "int64", 10: "bool", 14: "bfloat16", 17: "uint16", 18: "complex128", 19: "float16", 22: "uint32",
-    23: "uint64",
-}  # fmt: skip
-DTYPE_NUMBERS: Mapping[str, int] = {name: number for number, name in DTYPES.items()}
-
 
 Extents = tuple[tuple[int, int], ...]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,21 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain.bundle.digest import CHUNK_BYTES, extend_crc32c, mask
-from hotdelta.chain.bundle.index import DTYPE_NUMBERS, BundleEntry, read_index
+from hotdelta.chain.bundle.dtypes import has_fixed_size, stored_dtype, tensor_bytes
+from hotdelta.chain.bundle.index import BundleEntry, read_index
 from hotdelta.chain.bundle.slice_key import row_slices
 from hotdelta.chain.format import names
 from hotdelta.errors import DamagedError, ManifestError
-
-_NUMPY_STAND_INS = {"bfloat16": "uint16"}
-
-
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """numpy's own dtype, or for bfloat16, which it lacks, uint16 with the same bits."""
-    return np.dtype(_NUMPY_STAND_INS.get(dtype, dtype))
-
-
-def itemsize(dtype: str) -> int:
-    return numpy_dtype(dtype).itemsize
 
 
 class BundleReader:
@@ -73,16 +62,16 @@ class BundleReader:
     def map(self, name: str) -> npt.NDArray[Any]:
         """A tensor, read-only and not copied; bfloat16 comes as uint16."""
         entry = self._entry(name)
-        if entry.dtype not in DTYPE_NUMBERS or entry.dtype == "string":
+        if not has_fixed_size(entry.dtype):
             raise ManifestError(f"tensor {name!r} of {self._prefix} is {entry.dtype}, which is not read here")
-        if not entry.is_sliced and math.prod(entry.shape) * itemsize(entry.dtype) != entry.size:
+        if not entry.is_sliced and tensor_bytes(entry.dtype, entry.shape) != entry.size:
             raise self._damaged(entry.shard, f"has {entry.size} bytes for tensor {name!r} of {entry.shape}")
-        return self.map_bytes(name).view(numpy_dtype(entry.dtype)).reshape(entry.shape)
+        return self.map_bytes(name).view(stored_dtype(entry.dtype)).reshape(entry.shape)
 
     def _join_slices(self, name: str, entry: BundleEntry) -> npt.NDArray[np.uint8]:
         """The slices of a tensor that was stored in parts of whole rows, in the order of their rows."""
         joined = np.concatenate([self.map_bytes(key) for key in row_slices(name, entry)])
-        if len(joined) != math.prod(entry.shape) * itemsize(entry.dtype):
+        if len(joined) != tensor_bytes(entry.dtype, entry.shape):
             raise self._damaged(entry.shard, f"does not hold all of tensor {name!r}")
         joined.flags.writeable = False
         return joined

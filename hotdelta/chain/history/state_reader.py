@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain.bundle.delta_tensors import possible_ids
-from hotdelta.chain.bundle.reader import numpy_dtype
+from hotdelta.chain.bundle.dtypes import stored_dtype
 from hotdelta.chain.format import names
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_index import Place, StateIndex, TensorType
@@ -500,7 +500,7 @@ def rows_within(max_bytes: int, rows: int, nbytes: int) -> int:
 
 
 def _numpy(found: TensorType, dtype: Any) -> np.dtype[Any]:
-    return numpy_dtype(found.dtype) if dtype is None else np.dtype(dtype)
+    return stored_dtype(found.dtype) if dtype is None else np.dtype(dtype)
 
 
 def _aligned(found: TensorType, dtype: Any) -> Array:

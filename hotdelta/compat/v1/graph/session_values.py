@@ -70,7 +70,7 @@ class RowOperations:
 
     def chunks(self, rows: int | None = None) -> Iterator[tuple[int, int]]:
         total = self.saved.shape[0] if rows is None else rows
-        row_bytes = max(1, int(np.prod(self.saved.shape[1:])) * self.saved.numpy_dtype.itemsize)
+        row_bytes = max(1, int(np.prod(self.saved.shape[1:])) * self.saved.array_dtype.itemsize)
         step = max(1, CHUNK_BYTES // row_bytes)
         for first in range(0, total, step):
             yield first, min(step, total - first)
@@ -109,7 +109,7 @@ class ValueOperations:
 def join(parts: Sequence[Array], saved: SavedVariable) -> Array:
     if len(parts) == 1:
         return np.asarray(parts[0])
-    return np.concatenate(parts) if parts else np.empty((0, *saved.shape[1:]), saved.numpy_dtype)
+    return np.concatenate(parts) if parts else np.empty((0, *saved.shape[1:]), saved.array_dtype)
 
 
 def _part_operations(saved: SavedVariable, part: Part) -> _PartOperations:

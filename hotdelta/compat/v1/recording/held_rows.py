@@ -98,7 +98,7 @@ class RememberedRows:
 
     def comparison(self, number: int) -> Comparison:
         saved, part, copy = self._saved, self._saved.parts[number], self._copy.parts[number]
-        row_bytes = max(1, int(np.prod(saved.shape[1:])) * saved.numpy_dtype.itemsize)
+        row_bytes = max(1, int(np.prod(saved.shape[1:])) * saved.array_dtype.itemsize)
         chunk_rows = max(1, CHUNK_BYTES // row_bytes)
         with tf.device(part.variable.device):
             first = tf.compat.v1.placeholder(tf.int64, [])
