@@ -10,6 +10,7 @@ import numpy as np
 
 from hotdelta.chain import Manifest, Node, Position, Schema, VariableSpec
 from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.row_memory import row_ranges
 from hotdelta.chain.format import names
 from hotdelta.errors import SanityError
 from hotdelta.logs import event
@@ -122,6 +123,5 @@ def whole_chunks(bundle: BundleRows, name: str, spec: VariableSpec) -> Iterator[
     length = rows_per_chunk(spec.shape[1:])
     row_bytes = tensor_bytes(spec.dtype, spec.shape[1:])
     buffer = np.empty(length * row_bytes, np.uint8)
-    for start in range(0, spec.shape[0], length):
-        stop = min(spec.shape[0], start + length)
+    for start, stop in row_ranges(spec.shape[0], length):
         yield bundle.read_rows(name, start, stop, buffer=buffer), None

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from hotdelta.chain import Manifest, VariableSpec
 from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.errors import DamagedError
 from loader.files.bundle_rows import BundleRows
 from loader.files.commit_files import VerifiedFiles
@@ -42,10 +43,8 @@ class FullReader:
     def read_slices(self, spec: VariableSpec, slice_bytes: int) -> Iterator[tuple[Array, Array]]:
         """All rows of a table with their ids, so many bytes at a time, in memory that TensorFlow takes as it is."""
         self._require(spec)
-        rows, row_bytes = spec.shape[0], tensor_bytes(spec.dtype, spec.shape[1:])
-        length = max(1, slice_bytes // max(1, row_bytes))
-        for start in range(0, rows, length):
-            stop = min(rows, start + length)
+        row_bytes = tensor_bytes(spec.dtype, spec.shape[1:])
+        for start, stop in row_ranges(spec.shape[0], rows_within(slice_bytes, row_bytes)):
             memory = aligned((stop - start) * row_bytes)
             yield np.arange(start, stop), self._bundle.read_rows(spec.key, start, stop, buffer=memory)
 

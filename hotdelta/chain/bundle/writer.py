@@ -18,6 +18,7 @@ import numpy.typing as npt
 from hotdelta.chain.bundle.digest import digest_bytes
 from hotdelta.chain.bundle.dtypes import has_fixed_size, stored_dtype, tensor_bytes
 from hotdelta.chain.bundle.index import BundleEntry, BundleIndex, encode_index
+from hotdelta.chain.bundle.row_memory import byte_rows, flat_bytes
 from hotdelta.chain.bundle.shard_file import Checksums, Extent, ShardFile
 from hotdelta.chain.disk import Disk, write_durably
 from hotdelta.chain.format import names
@@ -102,7 +103,7 @@ class BundleWriter:
         """Writes a whole tensor."""
         tensor = self._checked(name, values, values.shape)
         with self._translated():
-            self._shards[tensor.shard].write_tensor(name, _raw(values).data)
+            self._shards[tensor.shard].write_tensor(name, flat_bytes(values).data)
         self._rows_written[name] = _count_rows(tensor)
 
     def write_rows(self, name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
@@ -113,7 +114,7 @@ class BundleWriter:
                 f"rows {first_row} to {first_row + len(rows)} of {name!r} are outside {tensor.shape}"
             )
         with self._translated():
-            self._shards[tensor.shard].write_part(name, _raw(rows).data, first_row * tensor.row_bytes)
+            self._shards[tensor.shard].write_part(name, flat_bytes(rows).data, first_row * tensor.row_bytes)
         self._rows_written[name] += len(rows)
 
     def patch_rows(self, name: str, ids: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
@@ -126,8 +127,7 @@ class BundleWriter:
         if ids[0] < 0 or ids[-1] >= tensor.shape[0] or (np.diff(ids) <= 0).any():
             raise ValueError(f"ids of {name!r} are not sorted, not unique or outside {tensor.shape}")
         with self._translated():
-            raw = _raw(rows).reshape(len(rows), tensor.row_bytes)
-            self._shards[tensor.shard].patch_rows(name, ids, raw)
+            self._shards[tensor.shard].patch_rows(name, ids, byte_rows(rows))
 
     def finish(self) -> PreparedBundle:
         """Makes data files and index durable. Raises ValueError when a tensor was not written completely."""
@@ -215,8 +215,3 @@ def _place(tensors: Sequence[TensorLayout], shard: int) -> dict[str, Extent]:
 
 def _count_rows(tensor: TensorLayout) -> int:
     return tensor.shape[0] if tensor.shape else 1
-
-
-def _raw(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The bytes of an array; memoryview itself does not know bfloat16."""
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

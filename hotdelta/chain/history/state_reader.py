@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from hotdelta.chain.bundle.delta_tensors import possible_ids
 from hotdelta.chain.bundle.dtypes import stored_dtype
+from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.format import names
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_index import Place, StateIndex, TensorType
@@ -151,7 +152,7 @@ class StateReader:
         value = _aligned(found, dtype)
         table = value if value.ndim else value.reshape(1)
         base, patches = self._history(key, found, owner)
-        count = rows_within(self._limits.chunk_bytes, len(table), table.nbytes)
+        count = rows_within(self._limits.chunk_bytes, table.nbytes // max(1, len(table)))
         starts = range(0, len(table), count)
         with ThreadPoolExecutor(_THREADS, "hotdelta-reading") as pool:
 
@@ -182,7 +183,7 @@ class StateReader:
             yield 0, self.value(key, owner=owner, dtype=dtype)
             return
         base, patches = self._history(key, found, owner)
-        count = rows_within(max_bytes, found.shape[0], found.size)
+        count = rows_within(max_bytes, found.size // found.shape[0])
         starts = range(0, found.shape[0], count)
         pieces = [
             piece.fenced(starts) if isinstance(piece, _FiledRows) else piece
@@ -492,11 +493,6 @@ def _put_together(gathered: Sequence[_HeldRows]) -> _HeldRows:
     is_last = np.append(ids[1:] != ids[:-1], True)
     rows = np.concatenate([held.rows for held in gathered]) if len(gathered) > 1 else gathered[0].rows
     return _HeldRows(ids[is_last], rows[order[is_last]])
-
-
-def rows_within(max_bytes: int, rows: int, nbytes: int) -> int:
-    """How many rows of a table of so many bytes are no more than `max_bytes`; one at least."""
-    return max(1, max_bytes * rows // max(1, nbytes))
 
 
 def _numpy(found: TensorType, dtype: Any) -> np.dtype[Any]:
