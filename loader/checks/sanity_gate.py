@@ -10,6 +10,7 @@ import numpy as np
 
 from hotdelta.chain import Manifest, Node, Position, Schema, VariableSpec
 from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.reader import Array, BundleRows
 from hotdelta.chain.bundle.row_memory import row_ranges
 from hotdelta.chain.format import names
 from hotdelta.errors import SanityError
@@ -19,7 +20,6 @@ from hotdelta.signature_calls import array_dtype
 from loader.checks.sanity import Figures, Usual, judge_shares, judge_values
 from loader.checks.sanity_figures import chunked, has_figures, measure, rows_per_chunk
 from loader.checks.sanity_statistics import Accepted, KnownUpdates, SanityStatistics
-from loader.files.bundle_rows import Array, BundleRows
 from loader.files.commit_files import VerifiedFiles
 from loader.files.fed_update import FedUpdate
 
@@ -63,7 +63,7 @@ class SanityGate:
         Raises SanityError, or DamagedError when these are not the values of the files that were verified.
         """
         manifest, variables = files.manifest, measured_variables(schema)
-        with BundleRows(files.prefix) as bundle:
+        with BundleRows(files.prefix, dtype_of=array_dtype) as bundle:
             measured = [measure(whole_chunks(bundle, spec.key, spec)) for spec in variables]
         # Before anything is said of the values: a quarantine would outlast files that are put right again.
         files.require_unchanged()

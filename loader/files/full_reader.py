@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from hotdelta.chain import Manifest, VariableSpec
 from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.file_bytes import aligned
+from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.errors import DamagedError
-from loader.files.bundle_rows import BundleRows
+from hotdelta.signature_calls import array_dtype
 from loader.files.commit_files import VerifiedFiles
-from loader.files.file_bytes import aligned
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +25,7 @@ class FullReader:
 
     def __init__(self, files: VerifiedFiles) -> None:
         self._files = files
-        self._bundle = BundleRows(files.prefix)
+        self._bundle = BundleRows(files.prefix, dtype_of=array_dtype)
 
     def __enter__(self) -> Self:
         return self

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain import Manifest, Node, VariableSpec
+from hotdelta.chain.bundle.file_bytes import aligned
 from hotdelta.chain.bundle.row_memory import differing_rows, is_same_bits
 from hotdelta.chain.format import names
 from hotdelta.signature_calls import array_dtype
 from loader.files.commit_files import VerifiedFiles
 from loader.files.fed_update import FedUpdate, empty_update
-from loader.files.file_bytes import aligned
 from loader.files.full_reader import FullReader
 from loader.model.live_model import LiveModel
 

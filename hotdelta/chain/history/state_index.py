@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotdelta.chain.bundle.dtypes import has_fixed_size, tensor_bytes
+from hotdelta.chain.bundle.file_bytes import read_plainly
 from hotdelta.chain.bundle.index import MAX_INDEX_BYTES, BundleEntry, BundleIndex, parse_index
 from hotdelta.chain.bundle.slice_key import is_slice_key, row_slices
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import FileRecord, Manifest
 from hotdelta.chain.history.state import ChainState
-from hotdelta.chain.history.verification import directory_of, read_plainly, unreadable
+from hotdelta.chain.history.verification import directory_of, unreadable
 from hotdelta.errors import DamagedError
 from hotdelta.logs import ProgressLog
 

@@ -22,11 +22,12 @@ import numpy.typing as npt
 
 from hotdelta.chain.bundle.delta_tensors import possible_ids
 from hotdelta.chain.bundle.dtypes import stored_dtype
+from hotdelta.chain.bundle.file_bytes import aligned, open_plainly, read_into
 from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.format import names
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_index import Place, StateIndex, TensorType
-from hotdelta.chain.history.verification import open_plainly, unreadable
+from hotdelta.chain.history.verification import unreadable
 from hotdelta.errors import DamagedError, ManifestError
 from hotdelta.logs import ProgressLog
 
@@ -34,7 +35,6 @@ Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
 
 _OWN_TENSORS = {names.IDENTITY_TENSOR, names.STEP_TENSOR, names.TRAINER_STATE_TENSOR}
-_ALIGNMENT_BYTES = 64
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -458,15 +458,17 @@ class _Files:
         try:
             descriptor = self._find(path)
             if descriptor is not None:
-                _read_into(descriptor, path, offset, memory)
-                return
-            descriptor = open_plainly(path)
-            try:
-                _read_into(descriptor, path, offset, memory)
-            finally:
-                os.close(descriptor)
+                is_whole = read_into(descriptor, memory, offset)
+            else:
+                descriptor = open_plainly(path)
+                try:
+                    is_whole = read_into(descriptor, memory, offset)
+                finally:
+                    os.close(descriptor)
         except OSError as error:
             raise unreadable(path, "", error) from error
+        if not is_whole:
+            raise DamagedError(f"{path} became shorter while it was read", path=path, position="")
 
     def _find(self, path: Path) -> int | None:
         with self._guard_opened:
@@ -474,15 +476,6 @@ class _Files:
                 self._opened[path] = open_plainly(path)
                 self._stack.callback(os.close, self._opened[path])
             return self._opened.get(path)
-
-
-def _read_into(descriptor: int, path: Path, offset: int, memory: npt.NDArray[np.uint8]) -> None:
-    buffer = memory.data
-    while buffer:
-        count = os.preadv(descriptor, [buffer], offset)
-        if not count:
-            raise DamagedError(f"{path} became shorter while it was read", path=path, position="")
-        buffer, offset = buffer[count:], offset + count
 
 
 def _put_together(gathered: Sequence[_HeldRows]) -> _HeldRows:
@@ -500,8 +493,4 @@ def _numpy(found: TensorType, dtype: Any) -> np.dtype[Any]:
 
 
 def _aligned(found: TensorType, dtype: Any) -> Array:
-    """numpy aligns to 16 bytes, TensorFlow takes over only memory that is aligned to 64."""
-    memory = np.empty(found.size + _ALIGNMENT_BYTES, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT_BYTES
-    value: Array = memory[start : start + found.size].view(_numpy(found, dtype)).reshape(found.shape)
-    return value
+    return aligned(found.size).view(_numpy(found, dtype)).reshape(found.shape)
