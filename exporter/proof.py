@@ -12,7 +12,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,11 +44,14 @@ MAX_RESTORED_DELTAS = 32
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an export must hold as it is, and after its signatures restored a state of the chain (None: no chain)."""
+    """What an export must hold as it is, and after its signatures restored a state of the chain (None: no chain).
+
+    `restored` may read the chain once more: it is asked when an export is proved, and not before.
+    """
 
     saved: Fingerprints
     state: ChainState | None = None
-    restored: Fingerprints | None = None
+    restored: Callable[[], Fingerprints] = dict
 
 
 def expect(
@@ -59,9 +62,9 @@ def expect(
         return Expected(saved)
     deltas = state.deltas[: MAX_RESTORED_DELTAS if is_incremental else 0]
     if deltas == state.deltas:
-        return Expected(saved, state, saved)
+        return Expected(saved, state, lambda: saved)
     earlier = replace(state, deltas=deltas)
-    return Expected(saved, earlier, fingerprint_values(schema, earlier))
+    return Expected(saved, earlier, cache(partial(fingerprint_values, schema, earlier)))
 
 
 class _Runtime(Protocol):
@@ -156,7 +159,7 @@ class _EagerRuntime:
 
 def _verify(runtime: _Runtime, schema: Schema, expected: Expected) -> None:
     _compare(f"as saved, {runtime.how}", _read(runtime.read_saved, schema, runtime.how), expected.saved)
-    if expected.state is None or expected.restored is None:
+    if expected.state is None:
         return
     runtime.empty()
     _restore(runtime, expected.state)
@@ -165,7 +168,7 @@ def _verify(runtime: _Runtime, schema: Schema, expected: Expected) -> None:
         found = _read(runtime.read_restored, schema, runtime.how)
     except tf.errors.OpError as error:
         raise _mismatch(f"the export has no values {when}: {error.message}") from error
-    _compare(when, found, expected.restored)
+    _compare(when, found, expected.restored())
 
 
 def _read(

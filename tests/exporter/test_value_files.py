@@ -19,7 +19,7 @@ from exporter.proof import MAX_RESTORED_DELTAS, expect
 from exporter.sources import source_of
 from exporter.value_files import SLICE_BYTES, fingerprint_values
 from hotdelta.chain.format.schema import VariableSpec
-from hotdelta.errors import CommitError
+from hotdelta.errors import CommitError, DamagedError
 from hotdelta.train import DeltaWriter, SaveEvery, WriterOptions
 from tests.exporter.trained_run import Trained, schema_of, values_of
 from tests.full_disk import small_files_only
@@ -121,9 +121,22 @@ def test_of_a_long_chain_the_first_deltas_are_restored_and_all_are_exported(tmp_
     expected = expect(source.schema, saved, source.state, is_incremental=True)
     assert expected.state is not None
     assert expected.state.deltas == source.state.deltas[:MAX_RESTORED_DELTAS]
-    assert expected.restored is not None
-    assert expected.restored["table"] != saved["table"]
-    assert expected.restored["scale"] == saved["scale"]
+    assert expected.restored()["table"] != saved["table"]
+    assert expected.restored()["scale"] == saved["scale"]
+    assert expected.restored() is expected.restored(), "the chain was read twice"
+
+
+def test_nobody_reads_a_chain_again_for_an_export_that_is_not_proved(tmp_path: Path) -> None:
+    rows = Rows(100)
+    rows.write_chain(tmp_path / "run", deltas=MAX_RESTORED_DELTAS + 1)
+    source = source_of(tmp_path / "run")
+    assert source.state is not None
+    saved = fingerprint_values(source.schema, source.state)
+    for path in (tmp_path / "run").rglob("*.index"):
+        path.unlink()
+    expected = expect(source.schema, saved, source.state, is_incremental=True)
+    with pytest.raises(DamagedError):
+        expected.restored()
 
 
 def test_a_full_disk_is_a_commit_error_with_a_hint_and_publishes_nothing(

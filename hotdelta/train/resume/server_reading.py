@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
-from hotdelta.chain.history.state_reader import StoredRows
+from hotdelta.chain.history.state_pieces import StoredRows
 from hotdelta.train.model.variables import RowVariable
 from hotdelta.train.servers.fetching import fetch, here, in_this_process
 from hotdelta.train.servers.threads import on_each_server
