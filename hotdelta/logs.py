@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,6 +102,18 @@ def quiet_tensorflow() -> Iterator[None]:
 def counted(number: int, noun: str) -> str:
     """1 delta, 2 deltas."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_table(rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """Columns as wide as they need to be; the first `left` of them to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
 
 
 def _show(value: Any) -> str:
