@@ -18,7 +18,7 @@ from hotdelta.chain.bundle.file_bytes import Bytes, aligned, open_plainly, read_
 from hotdelta.chain.bundle.index import BundleEntry, BundleIndex, read_index
 from hotdelta.chain.bundle.slice_key import row_slices
 from hotdelta.chain.format import names
-from hotdelta.errors import DamagedError, ManifestError
+from hotdelta.errors import DamagedError, HotdeltaError, ManifestError
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +72,7 @@ class StoredTensors(ABC):
             try:
                 parts = [self._entry(key) for key in row_slices(name, entry)]
             except ManifestError as error:
-                raise self._damaged(entry.shard, f"cannot be used: {error}") from error
+                raise self._unfit(entry, str(error)) from error
         for part in parts:
             if part.size and part.offset + part.size > self.shard_bytes(part.shard):
                 raise self._outside(name, part)
@@ -82,13 +82,17 @@ class StoredTensors(ABC):
             raise self._damaged(entry.shard, f"has {size} bytes of {name!r}, which is not {wanted}")
         return parts
 
+    def _unfit(self, entry: BundleEntry, reason: str) -> HotdeltaError:
+        """Nothing is damaged, but it is stored in a way that is not read here."""
+        return self._damaged(entry.shard, f"cannot be used: {reason}")
+
     def _outside(self, name: str, part: BundleEntry) -> DamagedError:
         return self._damaged(part.shard, f"ends before tensor {name!r} does", retryable=True)
 
     def _readable(self, name: str) -> BundleEntry:
         entry = self._entry(name)
         if not has_fixed_size(entry.dtype):
-            raise self._damaged(entry.shard, f"has {name!r} of {entry.dtype}, which is not read here")
+            raise self._unfit(entry, f"tensor {name!r} is {entry.dtype}, which is not read here")
         return entry
 
     def _entry(self, name: str) -> BundleEntry:
@@ -166,7 +170,10 @@ class BundleRows(StoredTensors):
 
 
 class BundleReader(BundleRows):
-    """A bundle that nobody shortens meanwhile, because this process writes it: its tensors are mapped."""
+    """A bundle that nobody shortens meanwhile, because this process writes it: its tensors are mapped.
+
+    Raises ManifestError for tensors that are stored in a way that is not read here.
+    """
 
     def __init__(self, directory: Path, prefix: str) -> None:
         super().__init__(directory / prefix)
@@ -194,6 +201,9 @@ class BundleReader(BundleRows):
                 crc = extend_crc32c(crc, content.data[start : start + CHUNK_BYTES])
             if mask(crc) != part.crc32c:
                 raise self._damaged(part.shard, f"does not fit the checksum of tensor {name!r}")
+
+    def _unfit(self, _entry: BundleEntry, reason: str) -> HotdeltaError:
+        return ManifestError(f"{self.prefix.name}: {reason}")
 
     def _mapped(self, name: str, entry: BundleEntry) -> Iterator[Bytes]:
         for part in self._parts(name, entry):
