@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,8 @@ import numpy.typing as npt
 import tensorflow as tf
 from blake3 import blake3
 
-from hotdelta.chain.bundle.reader import itemsize
+from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.row_memory import flat_bytes, row_ranges, rows_within
 from hotdelta.chain.format.schema import VariableSpec
 
 # Not more: what TensorFlow allocates for a part, malloc keeps, in each of its threads.
@@ -44,7 +44,7 @@ class Fingerprinting:
     """The fingerprint of a variable that passes by in slices of any length, from its first row to its last."""
 
     def __init__(self, spec: VariableSpec) -> None:
-        self._chunk_rows = rows_in_chunk(spec) if spec.is_table else 0
+        self._chunk_rows = _chunk_rows(spec) if spec.is_table else 0
         self._digests: list[bytes] = []
         self._hasher = _new_hasher()
         self._rows_hashed = 0
@@ -68,7 +68,7 @@ class Fingerprinting:
         return Fingerprint(self._chunk_rows, tuple(self._digests))
 
     def _hash(self, values: Array) -> None:
-        self._hasher.update(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
+        self._hasher.update(flat_bytes(values).data)
 
     def _close(self) -> None:
         self._digests.append(self._hasher.digest())
@@ -104,22 +104,9 @@ def slices_with(
     if not spec.is_table:
         yield read_all()
         return
-    for start, stop in chunks(spec):
+    for start, stop in row_ranges(spec.shape[0], _chunk_rows(spec)):
         yield read_rows(start, stop)
 
 
-def chunks(spec: VariableSpec) -> Iterator[tuple[int, int]]:
-    """The first row of each part of a table, and the row behind its last."""
-    step = rows_in_chunk(spec)
-    for start in range(0, spec.shape[0], step):
-        yield start, min(start + step, spec.shape[0])
-
-
-def size_of(spec: VariableSpec) -> int:
-    """In bytes."""
-    return math.prod(spec.shape) * itemsize(spec.dtype)
-
-
-def rows_in_chunk(spec: VariableSpec) -> int:
-    row_bytes = math.prod(spec.shape[1:]) * itemsize(spec.dtype)
-    return max(1, CHUNK_BYTES // max(1, row_bytes))
+def _chunk_rows(spec: VariableSpec) -> int:
+    return rows_within(CHUNK_BYTES, tensor_bytes(spec.dtype, spec.shape[1:]))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from exporter.graph.node_definitions import producer_of
 from hotdelta import signatures as contract
 from hotdelta.chain.format.schema import SignatureSpec
 from hotdelta.errors import ApplyError
@@ -119,9 +120,9 @@ def _restored_arguments(function: Any) -> Iterator[tuple[int, int]]:
         if node.op != "AssignVariableOp":
             continue
         source = node.input[1]
-        while nodes[source.partition(":")[0]].op == "Identity":
-            source = nodes[source.partition(":")[0]].input[0]
-        restore = nodes[source.partition(":")[0]]
+        while nodes[producer_of(source)].op == "Identity":
+            source = nodes[producer_of(source)].input[0]
+        restore = nodes[producer_of(source)]
         match = _KEY_OF_VARIABLE.fullmatch(_restored_key(restore, source, nodes))
         if match:
             yield int(match[1]), arguments[node.input[0]]
@@ -131,5 +132,5 @@ def _restored_key(restore: Any, source: str, nodes: Mapping[str, Any]) -> str:
     """The checkpoint key of an output like `RestoreV2:tensors:3`; empty when it does not come from a restore."""
     if restore.op != "RestoreV2":
         return ""
-    keys = tf.make_ndarray(nodes[restore.input[1].partition(":")[0]].attr["value"].tensor)
+    keys = tf.make_ndarray(nodes[producer_of(restore.input[1])].attr["value"].tensor)
     return str(keys[int(source.rpartition(":")[2])].decode())

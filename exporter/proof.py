@@ -12,7 +12,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,17 +20,17 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, size_of, slices_with, value_slices
+from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, slices_with, value_slices
 from exporter.loaded_graph import LoadedGraph
-from exporter.progress import Progress
 from exporter.signatures.variables import empty_variable
 from exporter.value_files import fingerprint_values
 from hotdelta import signatures as contract
+from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.chain.format.schema import Schema, VariableSpec
 from hotdelta.chain.history.state import ChainState
 from hotdelta.errors import ModelMismatchError
 from hotdelta.export_metadata import ExportMetadata, read_metadata
-from hotdelta.logs import event
+from hotdelta.logs import ProgressLog, event
 from hotdelta.signature_calls import zeros_for
 
 logger = logging.getLogger(__name__)
@@ -44,11 +44,14 @@ MAX_RESTORED_DELTAS = 32
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an export must hold as it is, and after its signatures restored a state of the chain (None: no chain)."""
+    """What an export must hold as it is, and after its signatures restored a state of the chain (None: no chain).
+
+    `restored` may read the chain once more: it is asked when an export is proved, and not before.
+    """
 
     saved: Fingerprints
     state: ChainState | None = None
-    restored: Fingerprints | None = None
+    restored: Callable[[], Fingerprints] = dict
 
 
 def expect(
@@ -59,9 +62,9 @@ def expect(
         return Expected(saved)
     deltas = state.deltas[: MAX_RESTORED_DELTAS if is_incremental else 0]
     if deltas == state.deltas:
-        return Expected(saved, state, saved)
+        return Expected(saved, state, lambda: saved)
     earlier = replace(state, deltas=deltas)
-    return Expected(saved, earlier, fingerprint_values(schema, earlier))
+    return Expected(saved, earlier, cache(partial(fingerprint_values, schema, earlier)))
 
 
 class _Runtime(Protocol):
@@ -156,7 +159,7 @@ class _EagerRuntime:
 
 def _verify(runtime: _Runtime, schema: Schema, expected: Expected) -> None:
     _compare(f"as saved, {runtime.how}", _read(runtime.read_saved, schema, runtime.how), expected.saved)
-    if expected.state is None or expected.restored is None:
+    if expected.state is None:
         return
     runtime.empty()
     _restore(runtime, expected.state)
@@ -165,19 +168,20 @@ def _verify(runtime: _Runtime, schema: Schema, expected: Expected) -> None:
         found = _read(runtime.read_restored, schema, runtime.how)
     except tf.errors.OpError as error:
         raise _mismatch(f"the export has no values {when}: {error.message}") from error
-    _compare(when, found, expected.restored)
+    _compare(when, found, expected.restored())
 
 
 def _read(
     read: Callable[[int, VariableSpec], Iterator[Array]], schema: Schema, how: str
 ) -> dict[str, Fingerprint]:
-    found = {}
-    progress = Progress("comparing values", sum(size_of(spec) for spec in schema.variables), how=how)
+    found, done = {}, 0
+    total = sum(tensor_bytes(spec.dtype, spec.shape) for spec in schema.variables)
+    progress = ProgressLog("comparing bytes of values", of=total, how=how)
     for index, spec in enumerate(schema.variables):
         passing = Fingerprinting(spec)
         for values in read(index, spec):
             passing.add(values)
-            progress.advance(values.nbytes)
+            progress.tell(done := done + values.nbytes)
         found[spec.key] = passing.result()
     return found
 

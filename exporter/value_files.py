@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, fingerprint
-from exporter.progress import Progress
 from exporter.signatures.variables import checkpoint_key
 from hotdelta.chain.bundle.index import BundleIndex, encode_index, read_index
 from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
@@ -20,6 +19,7 @@ from hotdelta.chain.format.schema import Schema
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.write_failure import translated
+from hotdelta.logs import ProgressLog
 
 # How much of the chain is in memory at a time.
 SLICE_BYTES = 16 * 1024 * 1024
@@ -61,7 +61,7 @@ def _copy_values(
     schema: Schema, layouts: list[TensorLayout], reader: StateReader, writer: BundleWriter
 ) -> dict[str, Fingerprint]:
     found: dict[str, Fingerprint] = {}
-    progress = Progress("writing values", sum(layout.size for layout in layouts))
+    done, progress = 0, ProgressLog("writing bytes of values", of=sum(layout.size for layout in layouts))
     for spec, layout in zip(schema.variables, layouts, strict=True):
         passing = Fingerprinting(spec)
         for first_row, values in reader.slices(spec.key, SLICE_BYTES):
@@ -70,7 +70,7 @@ def _copy_values(
                 writer.write(layout.name, values)
             else:
                 writer.write_rows(layout.name, first_row, values)
-            progress.advance(values.nbytes)
+            progress.tell(done := done + values.nbytes)
         found[spec.key] = passing.result()
     return found
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hotdelta import operator_orders
@@ -16,7 +16,7 @@ from hotdelta.check_progress import CheckProgress
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HotdeltaError
 from hotdelta.given_directory import to_directory
 from hotdelta.io.contents import describe_directory
-from hotdelta.logs import counted
+from hotdelta.logs import counted, format_table
 
 EXIT_DAMAGED = 1
 EXIT_USAGE = 2
@@ -104,7 +104,7 @@ def _tell_refused(listing: Listing) -> int:
 
 def _show_chain(_directory: Path, listing: Listing) -> int:
     now = time.time()
-    print(format_table([_COLUMNS, *(_row(manifest, now) for manifest in listing.manifests)]))
+    print(format_table([_COLUMNS, *(_row(manifest, now) for manifest in listing.manifests)], left=1))
     fulls = sum(manifest.kind is Kind.FULL for manifest in listing.manifests)
     total = sum(manifest.total_bytes for manifest in listing.manifests)
     print(f"\nfulls: {fulls}, deltas: {len(listing.manifests) - fulls}, together {format_bytes(total)}")
@@ -162,19 +162,6 @@ def _tell(done: int, total: int) -> None:
 
 
 _COMMANDS = {"chain": _show_chain, "describe": _describe, "verify": _verify}
-
-
-def format_table(rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as they need to be; the first two to the left, numbers to the right."""
-    rows = list(rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < 1 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
 
 
 def format_bytes(count: int) -> str:

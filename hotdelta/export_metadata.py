@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, Schema, SignatureSpec
 from hotdelta.chain.bundle.digest import digest_bytes
-from hotdelta.chain.history.verification import open_plainly
+from hotdelta.chain.bundle.file_bytes import open_plainly
 from hotdelta.errors import ApplyError, HotdeltaError
 
 MAX_METADATA_BYTES = 64 * 2**20

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 # How long a failure that goes on is not said again: at first, and at most.
 FIRST_SILENT_SECONDS = 10.0
@@ -58,19 +60,17 @@ class FailureLog:
 
 
 class ProgressLog:
-    """Says how far something long is, every few seconds; what is short says nothing. Belongs to one thread."""
+    """Says how far something long is, every few seconds, with its fields; what is short says nothing.
+
+    Counts whatever the caller does; a phrase that counts bytes says so. Belongs to one thread.
+    """
 
     def __init__(
-        self,
-        phrase: str,
-        *,
-        of: int,
-        logger: logging.Logger | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, phrase: str, *, of: int, clock: Callable[[], float] = time.monotonic, **fields: Any
     ) -> None:
         self._phrase = phrase
         self._of = of
-        self._logger = logger or logging.getLogger(__name__)
+        self._fields = fields
         self._clock = clock
         self._next = clock() + PROGRESS_SECONDS
 
@@ -78,7 +78,7 @@ class ProgressLog:
         """Call it as often as you like."""
         if (now := self._clock()) >= self._next:
             self._next = now + PROGRESS_SECONDS
-            event(self._logger, logging.INFO, self._phrase, done=done, of=self._of)
+            event(logger, logging.INFO, self._phrase, **self._fields, done=done, of=self._of)
 
 
 @contextmanager
@@ -102,6 +102,18 @@ def quiet_tensorflow() -> Iterator[None]:
 def counted(number: int, noun: str) -> str:
     """1 delta, 2 deltas."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_table(rows: Sequence[Sequence[str]], *, left: int) -> str:
+    """Columns as wide as they need to be; the first `left` of them to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
 
 
 def _show(value: Any) -> str:

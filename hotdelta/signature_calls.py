@@ -6,6 +6,7 @@ can be exported can be served. Never reads or changes anything itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -67,7 +68,14 @@ def _zeros(tensor: TensorSpec) -> Array:
     sizes = [1 if size is None else size for size in tensor.shape or ()]
     if tensor.dtype == "string":
         return np.full(sizes, b"", object)
-    return np.zeros(sizes, tf.as_dtype(tensor.dtype).as_numpy_dtype)
+    return np.zeros(sizes, array_dtype(tensor.dtype))
+
+
+@functools.cache
+def array_dtype(dtype: str) -> np.dtype[Any]:
+    """Of arrays that TensorFlow takes, and numpy can count with; `stored_dtype` of hotdelta.chain knows bits alone."""
+    found: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    return found
 
 
 def _show(names: Iterable[str]) -> str:

@@ -42,11 +42,13 @@ OTHER_WAYS = (
 READING = frozenset(
     {
         "BundleReader",
+        "BundleRows",
         "NewCheckpointReader",
         "RestoreV2",
         "SavedState",
         "StateIndex",
         "StateReader",
+        "StoredTensors",
         "import_meta_graph",
         "init_from_checkpoint",
         "load_checkpoint",
@@ -62,6 +64,7 @@ READING = frozenset(
 STATE = "find_state"
 FULL = "find_full_state"
 OWN = "it reads what this trainer is writing, before it is committed"
+LOADER = "the loader verifies what it has read"
 PART = "it is a part of a reader that others call"
 # Who calls one of these, and what has checked signature and digests before, or why nothing need to.
 READERS = {
@@ -92,7 +95,9 @@ READERS = {
     "hotdelta/train/save/server_full.py": OWN,
     "hotdelta/train/trainer_progress.py": STATE,
     "hotdelta/train/resume/trainer_state.py": "restores what the user registered, of a resume point",
-    "loader/files/bundle_rows.py": "the loader verifies what it has read",
-    "loader/files/delta_in_memory.py": "the loader verifies what it has read",
+    "loader/checks/checks.py": LOADER,
+    "loader/checks/sanity_gate.py": LOADER,
+    "loader/files/delta_in_memory.py": LOADER,
+    "loader/files/full_reader.py": LOADER,
     "loader/exports/values.py": "an export, which is a program: see docs/threat-model.md",
 }

@@ -13,7 +13,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from exporter.graph.handle_uses import Use
 from exporter.graph.node_definitions import (
     SEGMENT_LOOKUPS,
     batch_dims,
@@ -25,8 +24,9 @@ from exporter.graph.node_definitions import (
     producer_of,
     waits,
 )
-from exporter.graph.signature_graph import Body, SignatureGraph
+from exporter.graph.signature_graph import EditableBody, SignatureGraph
 from exporter.graph.unused_reads import without_unused_reads
+from hotdelta.train.tables.graph_walk import Use
 
 _WHOLE_READS = frozenset({"ReadVariableOp", "DisableCopyOnRead"})
 _GATHERS = frozenset({"Gather", "GatherV2", "GatherNd"})
@@ -58,7 +58,7 @@ def guard_sums(graph: SignatureGraph) -> bool:
     return bool(bodies)
 
 
-def _guarded(body: Body, node: Any) -> Iterator[Any]:
+def _guarded(body: EditableBody, node: Any) -> Iterator[Any]:
     if node.op in SEGMENT_LOOKUPS:
         name, places, dtype = f"{node.name}/guarded", node.input[1], index_dtype(node)
         yield make_node(name, "EnsureShape", [places], T=dtype, shape=tf.TensorShape([None]))
@@ -67,7 +67,7 @@ def _guarded(body: Body, node: Any) -> Iterator[Any]:
     yield node
 
 
-def _look_up_in(body: Body, reads: set[str]) -> bool:
+def _look_up_in(body: EditableBody, reads: set[str]) -> bool:
     lookups = _Lookups(body, reads)
     nodes = [new for node in body.nodes for new in lookups.rewritten(node)]
     kept = without_unused_reads(nodes, reads, body)
@@ -90,7 +90,7 @@ class _Read:
 class _Lookups:
     """Finds look-ups in what the reads of one body have read, and says which nodes take their place."""
 
-    def __init__(self, body: Body, reads: set[str]) -> None:
+    def __init__(self, body: EditableBody, reads: set[str]) -> None:
         self._body = body
         self._reads = reads
         self._nodes = {node.name: node for node in body.nodes}

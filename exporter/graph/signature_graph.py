@@ -6,8 +6,7 @@ Bodies may be edited; `trace` makes a signature of what they then hold. The sign
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,40 +14,15 @@ import tensorflow as tf
 from exporter.graph.node_definitions import copy_of
 from hotdelta.tensorflow_internals import forget_colocation
 from hotdelta.train.serving.trace import Signature, trace_signature
-
-CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"})
-BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
-
-# (name of a node or argument, number of the output)
-Tensor = tuple[str, int]
+from hotdelta.train.tables.graph_walk import Body, Use, bodies_of, handle_uses
 
 _numbers = itertools.count()
 
 
-class Body:
-    """The nodes of a graph, or of a function of its library. `arguments` and `returned` are in order."""
-
-    def __init__(
-        self, nodes: Any, *, arguments: Sequence[str], returned: Sequence[str], function: Any = None
-    ) -> None:
-        self.name = function.signature.name if function is not None else ""
-        self.nodes = nodes
-        self.arguments = arguments
-        self.returned = [tensor_of(reference) for reference in returned]
-        self._function = function
-
+class EditableBody(Body):
     def reference(self, node: str, output: str = "output") -> str:
         """How an input names the only output of a node, which the operation's definition calls `output`."""
-        return node if self._function is None else f"{node}:{output}:0"
-
-    def consumers(self) -> Mapping[Tensor, list[tuple[Any, int]]]:
-        """For each tensor the nodes that take it, and as which input."""
-        found: dict[Tensor, list[tuple[Any, int]]] = defaultdict(list)
-        for node in self.nodes:
-            for number, reference in enumerate(node.input):
-                if not reference.startswith("^"):
-                    found[tensor_of(reference)].append((node, number))
-        return found
+        return node if self.function is None else f"{node}:{output}:0"
 
     def replace_nodes(self, nodes: Sequence[Any]) -> None:
         kept = [copy_of(node) for node in nodes]
@@ -57,12 +31,12 @@ class Body:
 
     def forget(self, nodes: Collection[str]) -> None:
         """The end of a function no longer waits for these."""
-        if self._function is None:
+        if self.function is None:
             return
-        for output, node in list(self._function.control_ret.items()):
+        for output, node in list(self.function.control_ret.items()):
             if node in nodes:
-                del self._function.control_ret[output]
-                self._function.signature.control_output.remove(output)
+                del self.function.control_ret[output]
+                self.function.signature.control_output.remove(output)
 
 
 class SignatureGraph:
@@ -71,27 +45,12 @@ class SignatureGraph:
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
         self._function = signature.function
-        graph = self._function.graph
-        self._definition = graph.as_graph_def()
-        main = Body(
-            self._definition.node,
-            arguments=[tensor.op.name for tensor in graph.inputs],
-            returned=[tensor.name for tensor in graph.outputs],
-        )
-        called = map(_body_of, self._definition.library.function)
-        self.bodies = {body.name: body for body in (main, *called)}
+        self._definition = self._function.graph.as_graph_def()
+        self.bodies = bodies_of(self._function.graph, self._definition, EditableBody)
 
-    def captured(self, variables: Sequence[tf.Variable]) -> Iterator[tuple[int, str]]:
-        """(index of the variable, argument of the signature's own body that is its handle)"""
-        index_of = {id(variable.handle): index for index, variable in enumerate(variables)}
-        for outer, inner in self._function.graph.captures:
-            if (index := index_of.get(id(outer))) is not None:
-                yield index, inner.op.name
-
-    def callees(self, node: Any) -> list[Body]:
-        """The functions that a node calls: two for a loop, one for each branch."""
-        functions = [function for value in node.attr.values() for function in (value.func, *value.list.func)]
-        return [self.bodies[name] for name in dict.fromkeys(each.name for each in functions) if name]
+    def uses(self, variables: Sequence[tf.Variable]) -> list[Use]:
+        """Every use of every variable, as the bodies are now."""
+        return handle_uses(self._function.graph, self.bodies, variables)
 
     def trace(self) -> Signature:
         """The signature as its bodies now say, with the inputs, outputs and captures of the one that was given.
@@ -113,21 +72,6 @@ class SignatureGraph:
             return dict(zip(names, outputs, strict=True))
 
         return trace_signature(call, self._signature.input_specs)
-
-
-def tensor_of(reference: str) -> Tensor:
-    """Of `node`, `node:1` (in a graph) or `node:output:1` (in a function, where each output has a name of its own)."""
-    name, _, rest = reference.partition(":")
-    return name, int(rest.rpartition(":")[2] or 0)
-
-
-def _body_of(function: Any) -> Body:
-    return Body(
-        function.node_def,
-        arguments=[argument.name for argument in function.signature.input_arg],
-        returned=[function.ret[argument.name] for argument in function.signature.output_arg],
-        function=function,
-    )
 
 
 def _with_new_names(definition: Any) -> Any:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from exporter.graph.node_definitions import copy_of, is_stateful, producer_of, waits
-from exporter.graph.signature_graph import Body
+from exporter.graph.signature_graph import EditableBody
 
 
-def without_unused_reads(nodes: Sequence[Any], reads: set[str], body: Body) -> list[Any]:
+def without_unused_reads(nodes: Sequence[Any], reads: set[str], body: EditableBody) -> list[Any]:
     """The nodes without those `reads` whose value reaches no output and no side effect.
 
     What is computed from such a read goes with it. What waited for a node that goes waits for that node's inputs.
@@ -27,7 +27,7 @@ def without_unused_reads(nodes: Sequence[Any], reads: set[str], body: Body) -> l
     return [_without_waits_for(dropped, node, by_name) for node in nodes if node.name not in dropped]
 
 
-def _reads_in_use(nodes: dict[str, Any], reads: set[str], body: Body) -> set[str]:
+def _reads_in_use(nodes: dict[str, Any], reads: set[str], body: EditableBody) -> set[str]:
     """Found backwards from outputs and side effects, along values only: who waits for a read takes nothing from it."""
     side_effects = [node.name for node in nodes.values() if is_stateful(node) and node.name not in reads]
     queue = [*side_effects, *(name for name, _ in body.returned)]

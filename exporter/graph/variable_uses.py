@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from exporter.graph.handle_uses import Use, handle_uses
 from exporter.graph.row_lookups import gather_rows, guard_sums
 from exporter.graph.signature_graph import SignatureGraph
 from hotdelta.chain.format.schema import Schema
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.serving.module import ServingModule
 from hotdelta.train.serving.trace import Signature
+from hotdelta.train.tables.graph_walk import Use
 
 _ROW_READS = frozenset({"ResourceGather", "ResourceGatherNd", "VariableShape"})
 _WRITES = ("Assign", "Resource")
@@ -47,7 +47,7 @@ def table_lookups(module: ServingModule, schema: Schema) -> dict[str, str]:
     """
     found: dict[str, set[str]] = defaultdict(set)
     for signature in module.signatures.values():
-        uses = handle_uses(SignatureGraph(signature), module.variables)
+        uses = SignatureGraph(signature).uses(module.variables)
         own = tf.compat.as_str(signature.function.name)
         for use in _of_tables(uses, schema):
             found[f"{use.body or own}/{use.node}"].add(schema.variables[use.index].key)
@@ -59,11 +59,11 @@ def _with_row_lookups(
 ) -> tuple[Signature, list[Use]]:
     """The signature, traced again where something had to be rewritten, and what it does with its variables."""
     graph = SignatureGraph(signature)
-    uses = handle_uses(graph, variables)
+    uses = graph.uses(variables)
     tables = _of_tables(uses, schema)
     is_rewritten = gather_rows(graph, tables)
     if is_rewritten:
-        uses = handle_uses(graph, variables)
+        uses = graph.uses(variables)
     is_guarded = bool(tables) and guard_sums(graph)
     return graph.trace() if is_rewritten or is_guarded else signature, uses
 

@@ -72,6 +72,6 @@ def _load(model: keras.Model, saved: SavedState, keys: Collection[str], *, is_st
     for held in wanted:
         if held.key in fit.fitting:
             write = held.prepare_write()
-            write(saved.read(held.key, held.numpy_dtype))
+            write(saved.read(held.key, held.array_dtype))
     for problem in fit.problems:
         event(logger, logging.WARNING, "not loaded into the optimizer", reason=problem)

@@ -154,7 +154,7 @@ def _rows(held: HeldVariable) -> int:
 def _write(chosen: Iterable[HeldVariable], saved: SavedState, fitting: Collection[str]) -> None:
     prepared = [(held, held.prepare_write()) for held in chosen if held.key in fitting]
     for held, write in prepared:
-        write(saved.read(held.key, held.numpy_dtype))
+        write(saved.read(held.key, held.array_dtype))
 
 
 def _report(saved: SavedState, fit: Fit, waiting: tuple[str, ...]) -> Loaded:

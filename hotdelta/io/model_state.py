@@ -37,7 +37,7 @@ class HeldVariable:
     info: VariableInfo
     parts: tuple[Any, ...]
     is_own: bool
-    numpy_dtype: np.dtype[Any]
+    array_dtype: np.dtype[Any]
     read: Callable[[], Array]
     prepare_write: Callable[[], Callable[[Array], None]]
     table: TableRecord | None = None

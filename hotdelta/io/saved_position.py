@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind
 from hotdelta.chain.format.position import Position
-from hotdelta.chain.history.scan import Listing, Scanner
-from hotdelta.chain.history.signing import trusted_listing
+from hotdelta.chain.history.scan import Listing
 from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.errors import ConfigurationError
 
@@ -25,11 +25,9 @@ def find_saved(
 
     Raises ConfigurationError when there is nothing, or not that; ChainError when it is damaged.
     """
-    listing = trusted_listing(directory, Scanner(directory).scan())
     wanted = _as_position(position) if position is not None else None
-    if filename is not None and listing.manifests:
-        wanted = _find_named(listing, filename, directory)
-    state = find_state(directory, listing=listing, position=wanted)
+    chosen = partial(_find_named, filename, directory) if filename is not None else wanted
+    state = find_state(directory, position=chosen)
     if state is None:
         raise ConfigurationError(
             f"nothing is saved in {directory}",
@@ -46,7 +44,7 @@ def _as_position(given: Position | str) -> Position:
     return Position.parse(given) if isinstance(given, str) else given
 
 
-def _find_named(listing: Listing, filename: str, directory: Path) -> Position:
+def _find_named(filename: str, directory: Path, listing: Listing) -> Position:
     for manifest in reversed(listing.manifests):
         plain = named_prefix(manifest.step, filename)
         if manifest.kind is Kind.FULL and manifest.prefix in (plain, f"{plain}-{manifest.position}"):

@@ -14,7 +14,8 @@ from hotdelta.chain.format.manifest import TableRecord
 from hotdelta.chain.format.slot_key import is_slot_key
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_index import TensorType
-from hotdelta.chain.history.state_reader import Array, StateReader
+from hotdelta.chain.history.state_pieces import Array
+from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.errors import ManifestError
 from hotdelta.io.variable_class import VariableClass, VariableInfo
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain.bundle.index import DTYPE_NUMBERS
+from hotdelta.chain.bundle.dtypes import DTYPE_NUMBERS
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind

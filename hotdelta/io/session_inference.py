@@ -14,8 +14,8 @@ from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_sessi
 from hotdelta.compat.v1.serving.rewrite import refuse_updates
 from hotdelta.errors import ConfigurationError
 from hotdelta.io.session_state import raw_session
-from hotdelta.io.subgraph import needed_operations
 from hotdelta.train.serving.trace import DEFAULT_SIGNATURE
+from hotdelta.train.tables.graph_walk import needed_operations
 
 
 def save_session(

@@ -145,7 +145,7 @@ def _hold(
         info,
         tuple(variables),
         is_own,
-        saved.numpy_dtype,
+        saved.array_dtype,
         lambda: _read(session, variables),
         lambda: partial(_write, session, [_assignment(part) for part in saved.parts]),
         table,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from hotdelta.train.serving.trace import Signature
+from hotdelta.train.tables.graph_walk import needed_operations
 
 
 class Subgraph:
@@ -48,15 +48,3 @@ def _computed(output: tf.Tensor) -> tf.Tensor:
     while output.op.type == "Identity" and output.op.control_inputs:
         output = output.op.inputs[0]
     return output
-
-
-def needed_operations(tensors: Iterable[tf.Tensor]) -> set[Any]:
-    """Those that compute the tensors, and the placeholders that these start from."""
-    needed: set[Any] = set()
-    queue = [tensor.op for tensor in tensors]
-    while queue:
-        operation = queue.pop()
-        if operation not in needed:
-            needed.add(operation)
-            queue += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
-    return needed

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hotdelta.chain.bundle.reader import itemsize
-from hotdelta.logs import counted
+from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.logs import counted, format_table
 
 
 class VariableClass(StrEnum):
@@ -37,7 +36,7 @@ class VariableInfo:
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * itemsize(self.dtype) if self.dtype != "string" else 0
+        return tensor_bytes(self.dtype, self.shape) if self.dtype != "string" else 0
 
     @property
     def is_parameter(self) -> bool:
@@ -67,14 +66,7 @@ def format_variables(variables: Iterable[VariableInfo]) -> str:
         )
         for info in variables
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(_align(row, widths)).rstrip() for row in rows]
-    return "\n".join([*lines, "", *_totals(variables)])
-
-
-def _align(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-    return [*cells[:-1], row[-1].rjust(widths[-1])]
+    return "\n".join([format_table(rows, left=len(rows[0]) - 1), "", *_totals(variables)])
 
 
 def _totals(variables: Sequence[VariableInfo]) -> list[str]:

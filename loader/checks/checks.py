@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotdelta.chain import Manifest, Schema
+from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.errors import DamagedError
 from loader.checks.layout import Bundle, check_layout
 from loader.checks.sanity_gate import SanityGate
-from loader.files.bundle_rows import BundleRows
 from loader.files.commit_files import VerifiedFiles, verify_files
 from loader.files.delta_in_memory import DeltaFiles
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta.chain import Disk
-from hotdelta.errors import ManifestError
 from hotdelta.logs import event
 from loader.checks.sanity import Usual
 from loader.checks.sanity_statistics import KnownUpdates, SanityStatistics, Summary
 from loader.files.durable_file import (
+    MALFORMED,
     decode,
     encode,
     nodes_from_json,
@@ -35,16 +35,6 @@ STATISTICS_FILE = "statistics.json"
 KEEP_SECONDS = 10.0
 MAX_BYTES = 64 * 2**20
 
-_MALFORMED = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    ManifestError,
-)
-
 
 def read_statistics(state_dir: Path | None) -> KnownUpdates:
     """What an earlier process knew; nothing when there was none, or when what it left cannot be used."""
@@ -56,7 +46,7 @@ def read_statistics(state_dir: Path | None) -> KnownUpdates:
             return _decode(file.read(MAX_BYTES))
     except FileNotFoundError:
         return KnownUpdates()
-    except (OSError, *_MALFORMED) as error:
+    except (OSError, *MALFORMED) as error:
         event(logger, logging.WARNING, "statistics are begun afresh", path=path, reason=repr(error))
         return KnownUpdates()
 
@@ -130,7 +120,7 @@ def _encode(known: KnownUpdates) -> bytes:
 
 
 def _decode(content: bytes) -> KnownUpdates:
-    """Raises what is in _MALFORMED."""
+    """Raises what is in MALFORMED."""
     document = decode(content, version=FORMAT_VERSION)
     variables = {key: _decode_summary(item) for key, item in document["variables"].items()}
     until, refused = position_from_json(document["until"]), nodes_from_json(document["refused"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,9 +9,9 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from hotdelta.chain import BundleEntry, Kind, Manifest, Schema, VariableSpec, decode_identity
+from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.chain.format import names
 from hotdelta.errors import DamagedError, HotdeltaError
-from loader.files.fed_update import array_dtype
 
 _IDENTITY_SIZE = 8
 
@@ -92,7 +91,7 @@ class _Layout:
             raise self.wrong(f"{name!r} is {entry.dtype}{list(entry.shape)}, not {dtype}{list(shape)}")
         if entry.is_sliced or dtype == "string":
             return
-        size = math.prod(shape) * array_dtype(dtype).itemsize
+        size = tensor_bytes(dtype, shape)
         if entry.size != size or (size and entry.offset + size > self._bundle.shard_bytes(entry.shard)):
             raise self.wrong(f"{name!r} is said to be {entry.size} bytes at {entry.offset}, which cannot be")
 

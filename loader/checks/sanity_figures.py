@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from loader.checks.sanity import Figures
 
 Array = npt.NDArray[Any]
@@ -35,13 +36,12 @@ def measure(chunks: Iterable[tuple[Array, Array | None]]) -> Figures:
 
 def chunked(new: Array, old: Array | None) -> Iterator[tuple[Array, Array | None]]:
     """Cuts arrays in memory into chunks along their first axis."""
-    length = rows_per_chunk(new.shape[1:])
-    for start in range(0, len(new), length):
-        yield new[start : start + length], None if old is None else old[start : start + length]
+    for start, stop in row_ranges(len(new), rows_per_chunk(new.shape[1:])):
+        yield new[start:stop], None if old is None else old[start:stop]
 
 
 def rows_per_chunk(row_shape: tuple[int, ...]) -> int:
-    return max(1, CHUNK_VALUES // max(1, math.prod(row_shape)))
+    return rows_within(CHUNK_VALUES, math.prod(row_shape))
 
 
 def _as_rows(array: Array) -> Array:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from hotdelta.chain import Manifest, Node, Position, Schema, VariableSpec
+from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.reader import Array, BundleRows
+from hotdelta.chain.bundle.row_memory import row_ranges
 from hotdelta.chain.format import names
 from hotdelta.errors import SanityError
 from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
+from hotdelta.signature_calls import array_dtype
 from loader.checks.sanity import Figures, Usual, judge_shares, judge_values
 from loader.checks.sanity_figures import chunked, has_figures, measure, rows_per_chunk
 from loader.checks.sanity_statistics import Accepted, KnownUpdates, SanityStatistics
-from loader.files.bundle_rows import Array, BundleRows
 from loader.files.commit_files import VerifiedFiles
-from loader.files.fed_update import FedUpdate, array_dtype
+from loader.files.fed_update import FedUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class SanityGate:
         Raises SanityError, or DamagedError when these are not the values of the files that were verified.
         """
         manifest, variables = files.manifest, measured_variables(schema)
-        with BundleRows(files.prefix) as bundle:
+        with BundleRows(files.prefix, dtype_of=array_dtype) as bundle:
             measured = [measure(whole_chunks(bundle, spec.key, spec)) for spec in variables]
         # Before anything is said of the values: a quarantine would outlast files that are put right again.
         files.require_unchanged()
@@ -119,8 +121,7 @@ def whole_chunks(bundle: BundleRows, name: str, spec: VariableSpec) -> Iterator[
         yield from chunked(bundle.read(name)[None], None)
         return
     length = rows_per_chunk(spec.shape[1:])
-    row_bytes = math.prod(spec.shape[1:]) * array_dtype(spec.dtype).itemsize
+    row_bytes = tensor_bytes(spec.dtype, spec.shape[1:])
     buffer = np.empty(length * row_bytes, np.uint8)
-    for start in range(0, spec.shape[0], length):
-        stop = min(spec.shape[0], start + length)
+    for start, stop in row_ranges(spec.shape[0], length):
         yield bundle.read_rows(name, start, stop, buffer=buffer), None

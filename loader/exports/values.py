@@ -11,16 +11,17 @@ import tensorflow as tf
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Position, VariableSpec
+from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.errors import ApplyError
 from hotdelta.export_metadata import ExportMetadata
 from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
+from hotdelta.signature_calls import array_dtype
 from hotdelta.tensorflow_internals import TrackableObjectGraph
 from loader.checks.sanity import Figures, judge_values
 from loader.checks.sanity_figures import measure
 from loader.checks.sanity_gate import measured_variables, whole_chunks
 from loader.exports.versions import ExportVersion
-from loader.files.bundle_rows import BundleRows
 from loader.standing_orders import Orders
 from loader.status import Quarantined
 
@@ -33,7 +34,7 @@ _VALUE = "VARIABLE_VALUE"
 def measure_values(path: Path, metadata: ExportMetadata) -> dict[str, Figures]:
     """Raises ApplyError when the variables cannot be found, DamagedError when they cannot be read."""
     prefix = path / "variables" / "variables"
-    with BundleRows(prefix) as bundle:
+    with BundleRows(prefix, dtype_of=array_dtype) as bundle:
         return {
             spec.key: measure(whole_chunks(bundle, tensor, spec))
             for spec, tensor in _stored_variables(prefix, metadata)

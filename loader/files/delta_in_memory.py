@@ -7,29 +7,28 @@ the values would read them a third time.)
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from hotdelta import signatures as contract
 from hotdelta.chain import BundleEntry, FileRecord, Manifest, Schema, directory_of
 from hotdelta.chain.bundle.digest import digest_pieces
+from hotdelta.chain.bundle.file_bytes import Bytes, aligned, read_into
 from hotdelta.chain.bundle.index import MAX_INDEX_BYTES, BundleIndex, parse_index
-from hotdelta.chain.bundle.slice_key import row_slices
+from hotdelta.chain.bundle.reader import StoredTensors
 from hotdelta.chain.format import names
 from hotdelta.chain.history.verification import open_listed, require_digest, unreadable
-from hotdelta.errors import DamagedError, ManifestError
-from loader.files.fed_update import FedUpdate, array_dtype
-from loader.files.file_bytes import Bytes, aligned, read_into
+from hotdelta.errors import DamagedError
+from hotdelta.signature_calls import array_dtype
+from loader.files.fed_update import FedUpdate
 
 Array = npt.NDArray[Any]
 
 
-class DeltaFiles:
+class DeltaFiles(StoredTensors):
     """The files of a delta that serving reads. Everything raises DamagedError.
 
     One thread opens it, reads and loads; after that nothing changes, and any thread may look.
@@ -37,46 +36,23 @@ class DeltaFiles:
 
     def __init__(self, run_dir: Path, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._directory = directory_of(run_dir, manifest.kind)
-        self._opened = contextlib.ExitStack()
+        self.prefix = directory_of(run_dir, manifest.kind) / manifest.prefix
         records = {file.name: file for file in manifest.files if file.role == names.ROLE_SERVING}
-        try:
-            self._index = self._open(self._index_record())
+        with contextlib.ExitStack() as opened:
+            self._index = self._open_file(self._index_record(), opened)
             index = self._read_index()
-            self.entries = index.entries
+            super().__init__(self.prefix, index, array_dtype)
             self._shards = {
-                shard: self._open(records[name])
+                shard: self._open_file(records[name], opened)
                 for shard in range(index.num_shards)
                 if (name := names.data_name(manifest.prefix, shard, index.num_shards)) in records
             }
-        except BaseException:
-            self._opened.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Closes the files. What was loaded stays."""
-        self._opened.close()
-
-    @property
-    def prefix(self) -> Path:
-        return self._directory / self.manifest.prefix
+            self._opened = opened.pop_all()
 
     def shard_bytes(self, shard: int) -> int:
         """How large a data file is; 0 for one that serving does not read."""
         found = self._shards.get(shard)
         return found.record.bytes if found else 0
-
-    def read(self, name: str) -> Array:
-        """One tensor."""
-        entry = self._entry(name)
-        dtype = array_dtype(entry.dtype)
-        content = self._joined(name, entry) if entry.is_sliced else self._content(name, entry)
-        if len(content) != math.prod(entry.shape) * dtype.itemsize:
-            raise self._damaged(f"{name!r} has {len(content)} bytes, which is not {dtype}{list(entry.shape)}")
-        return content.view(dtype).reshape(entry.shape)
 
     def load(self) -> None:
         """Read all that was not read yet."""
@@ -85,7 +61,7 @@ class DeltaFiles:
             end = 0
             for offset, size in sorted(place for place in places if place[1]):
                 if offset < end:
-                    raise self._damaged(f"two of its tensors lie at byte {offset} of data file {shard}")
+                    raise self._wrong(f"two of its tensors lie at byte {offset} of data file {shard}")
                 file.read(end, offset - end)
                 file.read(offset, size)
                 end = offset + size
@@ -113,46 +89,36 @@ class DeltaFiles:
         for file in self.manifest.files:
             if file.name == wanted and file.role == names.ROLE_INDEX:
                 return file
-        raise self._damaged("its manifest lists no index")
+        raise self._wrong("its manifest lists no index")
 
     def _read_index(self) -> BundleIndex:
         size = self._index.record.bytes
         if size > MAX_INDEX_BYTES:
-            raise self._damaged(f"its index is larger than {MAX_INDEX_BYTES} bytes")
+            raise self._wrong(f"its index is larger than {MAX_INDEX_BYTES} bytes")
         return parse_index(self._index.read(0, size).tobytes(), self._index.path)
 
-    def _open(self, record: FileRecord) -> _OpenFile:
-        path, position = self._directory / record.name, str(self.manifest.position)
+    def _open_file(self, record: FileRecord, opened: contextlib.ExitStack) -> _OpenFile:
+        path, position = self.prefix.parent / record.name, str(self.manifest.position)
         descriptor = open_listed(path, record, position)
-        self._opened.callback(os.close, descriptor)
+        opened.callback(os.close, descriptor)
         return _OpenFile(path, record, position, descriptor)
 
-    def _content(self, name: str, entry: BundleEntry) -> Bytes:
-        file = self._shards.get(entry.shard)
-        if file is None or entry.offset + entry.size > file.record.bytes:
-            raise self._damaged(f"{name!r} is not in the files that serving reads")
-        return file.read(entry.offset, entry.size)
+    def _content(self, part: BundleEntry) -> Bytes:
+        return self._shards[part.shard].read(part.offset, part.size) if part.size else aligned(0)
 
-    def _joined(self, name: str, entry: BundleEntry) -> Bytes:
-        """A tensor of which several parameter servers wrote some rows each."""
-        try:
-            keys = row_slices(name, entry)
-        except ManifestError as error:
-            raise self._damaged(str(error)) from error
-        parts = [self._content(key, self._entry(key)) for key in keys]
-        joined = aligned(sum(len(part) for part in parts))
-        return np.concatenate(parts, out=joined) if parts else joined
+    def _outside(self, name: str, part: BundleEntry) -> DamagedError:
+        return self._damaged(part.shard, f"{name!r} is not in the files that serving reads")
 
-    def _entry(self, name: str) -> BundleEntry:
-        entry = self.entries.get(name)
-        if entry is None:
-            raise self._damaged(f"it has no {name!r}")
-        return entry
+    def _damaged(self, shard: int, reason: str, *, retryable: bool = False) -> DamagedError:
+        return self._wrong(f"data file {shard}: {reason}", retryable=retryable)
 
-    def _damaged(self, reason: str) -> DamagedError:
-        position = str(self.manifest.position)
+    def _wrong(self, reason: str, *, retryable: bool = False) -> DamagedError:
         return DamagedError(
-            f"delta {position}: {reason}", path=self.prefix, position=position, hint="wait for the next full"
+            f"delta {self.manifest.position}: {reason}",
+            path=self.prefix,
+            position=str(self.manifest.position),
+            retryable=retryable,
+            hint="wait for the next full",
         )
 
 

@@ -10,6 +10,18 @@ from typing import Any
 from hotdelta.chain import Disk, Node, Position
 from hotdelta.chain.disk import write_durably
 from hotdelta.chain.format import names
+from hotdelta.errors import ManifestError
+
+# What reading a file that is none of ours may raise.
+MALFORMED = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    ManifestError,
+)
 
 
 def replace_file(disk: Disk, path: Path, content: bytes) -> None:
@@ -25,7 +37,7 @@ def encode(document: Mapping[str, Any], *, version: int) -> bytes:
 
 
 def decode(content: bytes, *, version: int) -> Any:
-    """The document. Raises ValueError, KeyError, TypeError, RecursionError."""
+    """The document. Raises what is in MALFORMED."""
     document = json.loads(content)
     if document["format_version"] != version:
         raise ValueError(f"format_version is {document['format_version']}, not {version}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from hotdelta import signatures as contract
 from hotdelta.chain import Node, Schema, encode_identity
 from hotdelta.chain.format import names
+from hotdelta.signature_calls import array_dtype
 
 Array = npt.NDArray[Any]
 FedUpdate = Mapping[str, Array]
@@ -34,10 +33,3 @@ def empty_update(schema: Schema, *, node: Node, parent: Node | None, step: int) 
 
 def count_bytes(update: FedUpdate) -> int:
     return sum(array.nbytes for array in update.values())
-
-
-@functools.cache
-def array_dtype(dtype: str) -> np.dtype[Any]:
-    """Of arrays that TensorFlow takes, and numpy can count with. (hotdelta.chain knows bits alone.)"""
-    found: np.dtype[Any] = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
-    return found

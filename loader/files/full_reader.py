@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain import Manifest, VariableSpec
+from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.file_bytes import aligned
+from hotdelta.chain.bundle.reader import BundleRows
+from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.errors import DamagedError
-from loader.files.bundle_rows import BundleRows
+from hotdelta.signature_calls import array_dtype
 from loader.files.commit_files import VerifiedFiles
-from loader.files.fed_update import array_dtype
-from loader.files.file_bytes import aligned
 
 Array = npt.NDArray[Any]
 
@@ -23,7 +25,7 @@ class FullReader:
 
     def __init__(self, files: VerifiedFiles) -> None:
         self._files = files
-        self._bundle = BundleRows(files.prefix)
+        self._bundle = BundleRows(files.prefix, dtype_of=array_dtype)
 
     def __enter__(self) -> Self:
         return self
@@ -42,10 +44,8 @@ class FullReader:
     def read_slices(self, spec: VariableSpec, slice_bytes: int) -> Iterator[tuple[Array, Array]]:
         """All rows of a table with their ids, so many bytes at a time, in memory that TensorFlow takes as it is."""
         self._require(spec)
-        rows, row_bytes = spec.shape[0], _row_bytes(spec)
-        length = max(1, slice_bytes // max(1, row_bytes))
-        for start in range(0, rows, length):
-            stop = min(rows, start + length)
+        row_bytes = tensor_bytes(spec.dtype, spec.shape[1:])
+        for start, stop in row_ranges(spec.shape[0], rows_within(slice_bytes, row_bytes)):
             memory = aligned((stop - start) * row_bytes)
             yield np.arange(start, stop), self._bundle.read_rows(spec.key, start, stop, buffer=memory)
 
@@ -62,7 +62,3 @@ class FullReader:
                 position=str(self.manifest.position),
                 hint="wait for the next full",
             )
-
-
-def _row_bytes(spec: VariableSpec) -> int:
-    return int(np.prod(spec.shape[1:])) * array_dtype(spec.dtype).itemsize

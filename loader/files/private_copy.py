@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotdelta.chain import FileRecord, Manifest, directory_of, verify
-from hotdelta.chain.history.verification import open_plainly
+from hotdelta.chain.bundle.file_bytes import open_plainly
 from hotdelta.errors import DamagedError
 from loader.files.commit_files import SERVING_ROLES, VerifiedFiles, stamp_files
 from loader.files.own_directory import OwnDirectory, remove_abandoned

@@ -7,8 +7,8 @@ from collections.abc import Callable, Container
 from pathlib import Path
 
 from hotdelta.chain import Kind, Schema, directory_of
+from hotdelta.chain.bundle.file_bytes import open_plainly
 from hotdelta.chain.format import names
-from hotdelta.chain.history.verification import open_plainly
 from hotdelta.errors import ManifestError
 
 _MAX_SCHEMA_BYTES = 64 * 2**20

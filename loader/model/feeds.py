@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hotdelta.chain import SignatureSpec, TensorSpec
 from hotdelta.errors import RequestError
-from loader.files.fed_update import array_dtype
+from hotdelta.signature_calls import array_dtype
 
 Array = npt.NDArray[Any]
 

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain import Manifest, Node, VariableSpec
+from hotdelta.chain.bundle.file_bytes import aligned
+from hotdelta.chain.bundle.row_memory import differing_rows, is_same_bits
 from hotdelta.chain.format import names
+from hotdelta.signature_calls import array_dtype
 from loader.files.commit_files import VerifiedFiles
-from loader.files.fed_update import FedUpdate, array_dtype, empty_update
-from loader.files.file_bytes import aligned
+from loader.files.fed_update import FedUpdate, empty_update
 from loader.files.full_reader import FullReader
 from loader.model.live_model import LiveModel
 
@@ -84,7 +86,7 @@ def _compare_table(
         update = _update(model, full.manifest)
         update[spec.key + names.IDS_SUFFIX], update[spec.key + names.ROWS_SUFFIX] = ids, rows
         model.stage_rows(update)
-        differs = _rows_differ(rows, model.preimage()[spec.key + names.ROWS_SUFFIX])
+        differs = differing_rows(rows, model.preimage()[spec.key + names.ROWS_SUFFIX])
         found_ids.append(ids[differs])
         found_rows.append(rows[differs])
         left -= found_rows[-1].nbytes
@@ -109,7 +111,7 @@ def _compare_values(model: LiveModel, full: FullReader) -> dict[str, Array]:
     return {
         key: np.array(value)
         for key, value in new.items()
-        if value.tobytes() != live[key + names.VALUE_SUFFIX].tobytes()
+        if not is_same_bits(value, live[key + names.VALUE_SUFFIX])
     }
 
 
@@ -121,13 +123,3 @@ def _live(model: LiveModel) -> Node:
     if model.node is None:
         raise ValueError("the model holds no state of a chain, so there is nothing to compare with")
     return model.node
-
-
-def _rows_differ(left: Array, right: Array) -> npt.NDArray[np.bool_]:
-    """By bit pattern: NaN equals itself, and -0.0 is not 0.0."""
-    count = len(left)
-    if left.nbytes == 0:
-        return np.zeros(count, np.bool_)
-    word = np.dtype(f"u{left.dtype.itemsize}") if left.dtype.itemsize in (1, 2, 4, 8) else np.dtype(np.uint8)
-    bits = [np.ascontiguousarray(array).reshape(count, -1).view(word) for array in (left, right)]
-    return np.asarray((bits[0] != bits[1]).any(axis=1))

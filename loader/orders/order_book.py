@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotdelta.chain import Disk
-from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from loader.files.durable_file import (
+    MALFORMED,
     decode,
     encode,
     nodes_from_json,
@@ -92,7 +93,7 @@ class OrderBook:
             return self._begin(path)
         except OSError as error:
             raise _unusable(path, error.strerror) from error
-        except (ValueError, KeyError, TypeError, ManifestError) as error:
+        except MALFORMED as error:
             raise _unusable(path, f"it is malformed: {error}") from error
         event(logger, logging.INFO, "orders were kept", path=path, pin=kept.pin, rolled_back=len(kept.bad))
         return kept
@@ -116,7 +117,7 @@ def _encode(orders: Orders) -> bytes:
 
 
 def _decode(content: bytes) -> Orders:
-    """Raises ValueError, KeyError, TypeError, ManifestError."""
+    """Raises what is in MALFORMED."""
     document = decode(content, version=FORMAT_VERSION)
     return Orders(
         position_from_json(document["pin"]),

@@ -141,7 +141,7 @@ def test_a_restore_that_does_nothing_is_not_taken_for_one_that_works(
     saved = {"table": fingerprint(schema.variables[0], [values])}
     state = source_of(trained.run_dir).state
     assert state is not None
-    expected = Expected(saved, replace(state, deltas=()), saved)
+    expected = Expected(saved, replace(state, deltas=()), lambda: saved)
     with pytest.raises(ModelMismatchError, match="no values after restoring"):
         verify_export(tmp_path, schema, expected)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +16,11 @@ from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 
 from exporter import export_saved_model
 from exporter.fingerprint import CHUNK_BYTES, fingerprint
-from exporter.progress import Progress
 from exporter.proof import MAX_RESTORED_DELTAS, expect
 from exporter.sources import source_of
 from exporter.value_files import SLICE_BYTES, fingerprint_values
 from hotdelta.chain.format.schema import VariableSpec
-from hotdelta.errors import CommitError
+from hotdelta.errors import CommitError, DamagedError
 from hotdelta.train import DeltaWriter
 from tests.exporter.trained_run import Trained, schema_of, values_of
 from tests.full_disk import small_files_only
@@ -124,9 +122,22 @@ def test_of_a_long_chain_the_first_deltas_are_restored_and_all_are_exported(tmp_
     expected = expect(source.schema, saved, source.state, is_incremental=True)
     assert expected.state is not None
     assert expected.state.deltas == source.state.deltas[:MAX_RESTORED_DELTAS]
-    assert expected.restored is not None
-    assert expected.restored["table"] != saved["table"]
-    assert expected.restored["scale"] == saved["scale"]
+    assert expected.restored()["table"] != saved["table"]
+    assert expected.restored()["scale"] == saved["scale"]
+    assert expected.restored() is expected.restored(), "the chain was read twice"
+
+
+def test_nobody_reads_a_chain_again_for_an_export_that_is_not_proved(tmp_path: Path) -> None:
+    rows = Rows(100)
+    rows.write_chain(tmp_path / "run", deltas=MAX_RESTORED_DELTAS + 1)
+    source = source_of(tmp_path / "run")
+    assert source.state is not None
+    saved = fingerprint_values(source.schema, source.state)
+    for path in (tmp_path / "run").rglob("*.index"):
+        path.unlink()
+    expected = expect(source.schema, saved, source.state, is_incremental=True)
+    with pytest.raises(DamagedError):
+        expected.restored()
 
 
 def test_a_full_disk_is_a_commit_error_with_a_hint_and_publishes_nothing(
@@ -147,17 +158,6 @@ def test_a_fingerprint_does_not_depend_on_the_slices(lengths: list[int]) -> None
     slices = np.split(values, np.cumsum(lengths))
     assert fingerprint(spec, slices) == fingerprint(spec, [values])
     assert len(fingerprint(spec, slices).digests) == -(-rows // 16)
-
-
-def test_progress_is_said_every_few_seconds_and_not_more_often(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    progress = Progress("writing values", 200_000_000, lambda: now)
-    with caplog.at_level(logging.INFO):
-        for _ in range(10):
-            now += 2.0
-            progress.advance(20_000_000)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [f"writing values done={share}% megabytes=200" for share in (30, 60, 90)]
 
 
 def measure_growth(directory: Path, rows: int) -> float:

@@ -6,13 +6,13 @@ gives DamagedError and never another exception.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import NoReturn
 
+from hotdelta.chain.bundle.dtypes import DTYPE_NUMBERS, DTYPES
+from hotdelta.chain.bundle.file_bytes import read_plainly
 from hotdelta.chain.bundle.table_file import decode_table, encode_table
 from hotdelta.chain.bundle.wire import MalformedError, bytes_field, fixed32_field, parse_message, varint_field
 from hotdelta.errors import DamagedError
@@ -20,14 +20,6 @@ from hotdelta.errors import DamagedError
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 
 _MAX_RANK = 254
-
-DTYPES: Mapping[int, str] = {
-    1: "float32", 2: "float64", 3: "int32", 4: "uint8", 5: "int16", 6: "int8", 7: "string", 8: "complex64",
-    9: "int64", 10: "bool", 14: "bfloat16", 17: "uint16", 18: "complex128", 19: "float16", 22: "uint32",
-    23: "uint64",
-}  # fmt: skip
-DTYPE_NUMBERS: Mapping[str, int] = {name: number for number, name in DTYPES.items()}
-
 
 Extents = tuple[tuple[int, int], ...]
 
@@ -85,14 +77,16 @@ def decode_index(data: bytes) -> BundleIndex:
 def read_index(path: Path) -> BundleIndex:
     """Raises DamagedError when the file is missing, or is not the index of a tensor bundle."""
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > MAX_INDEX_BYTES:
-                _damaged(path, f"larger than {MAX_INDEX_BYTES} bytes")
-            return parse_index(file.read(MAX_INDEX_BYTES + 1), path)
+        content = read_plainly(path, MAX_INDEX_BYTES)
     except OSError as error:
         raise DamagedError(
             f"index {path.name} cannot be read: {error.strerror}", path=path, position="", retryable=True
         ) from error
+    if len(content) > MAX_INDEX_BYTES:
+        raise DamagedError(
+            f"index {path.name} is larger than {MAX_INDEX_BYTES} bytes", path=path, position=""
+        )
+    return parse_index(content, path)
 
 
 def parse_index(data: bytes, path: Path) -> BundleIndex:
@@ -110,10 +104,6 @@ def encode_key(name: str) -> bytes:
 def decode_key(key: bytes) -> str:
     """Keys of slices of partitioned variables are not text; they survive as surrogates."""
     return key.decode("utf-8", "surrogateescape")
-
-
-def _damaged(path: Path, reason: str) -> NoReturn:
-    raise DamagedError(f"index {path.name} is damaged: {reason}", path=path, position="")
 
 
 def _encode_entry(entry: BundleEntry) -> bytes:

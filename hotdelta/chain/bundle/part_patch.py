@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hotdelta.chain.bundle.digest import digest_bytes
 from hotdelta.chain.bundle.index import BundleEntry, BundleIndex, encode_index, read_index
+from hotdelta.chain.bundle.row_memory import byte_rows
 from hotdelta.chain.bundle.shard_file import Extent, ShardFile
 from hotdelta.chain.bundle.writer import PreparedBundle
 from hotdelta.chain.disk import Disk, write_durably
@@ -45,8 +46,7 @@ class PatchedPart:
         if rows.shape != (len(ids), *entry.shape[1:]) or ids[0] < 0 or ids[-1] >= entry.shape[0]:
             raise ValueError(f"rows {rows.shape} with {len(ids)} ids do not fit {name!r} of {entry.shape}")
         with translated(f"writing {self._prefix}", self._directory):
-            raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(ids), -1)
-            self._file.patch_rows(name, ids, raw)
+            self._file.patch_rows(name, ids, byte_rows(rows))
 
     def finish(self, role: str) -> PreparedBundle:
         """Makes it durable, with the checksums of what it holds now."""

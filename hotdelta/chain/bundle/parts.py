@@ -141,11 +141,14 @@ def _copy(
     prefix: str, parts: Sequence[PreparedBundle], tensors: Mapping[str, Sequence[Piece]], disk: Disk
 ) -> PreparedBundle:
     """One more part, with one data file for each role of the pieces."""
-    readers = [BundleReader(part.directory, _temporary(part.prefix)) for part in parts]
-    values = {
-        name: np.concatenate([readers[piece.part].map(piece.name) for piece in pieces])
-        for name, pieces in tensors.items()
-    }
+    with contextlib.ExitStack() as opened:
+        readers = [
+            opened.enter_context(BundleReader(part.directory, _temporary(part.prefix))) for part in parts
+        ]
+        values = {
+            name: np.concatenate([readers[piece.part].map(piece.name) for piece in pieces])
+            for name, pieces in tensors.items()
+        }
     role_of = {name: _role(parts[pieces[0].part]) for name, pieces in tensors.items()}
     roles = sorted(set(role_of.values()))
     layouts = [

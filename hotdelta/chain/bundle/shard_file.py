@@ -14,6 +14,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from hotdelta.chain.bundle.digest import CHUNK_BYTES, extend_crc32c, mask, read_chunks
+from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.disk import Disk, create_anew
 
 _WINDOW_BYTES = 1024 * 1024
@@ -104,8 +105,7 @@ class ShardFile:
         where the disk fills up: so windows of the file with many rows are read, changed and written back.
         """
         self._is_streamed = False
-        row_bytes = rows.shape[1]
-        rows_per_window = max(1, _WINDOW_BYTES // max(row_bytes, 1))
+        rows_per_window = rows_within(_WINDOW_BYTES, rows.shape[1])
         starts = np.flatnonzero(np.diff(ids // rows_per_window, prepend=-1))
         for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
             self._patch_window(self._extents[name].offset, ids[start:end], rows[start:end])

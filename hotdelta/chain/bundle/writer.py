@@ -7,7 +7,6 @@ returns is prepared, not committed. To the chain the values are opaque bytes.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain.bundle.digest import digest_bytes
-from hotdelta.chain.bundle.index import DTYPE_NUMBERS, BundleEntry, BundleIndex, encode_index
-from hotdelta.chain.bundle.reader import itemsize
+from hotdelta.chain.bundle.dtypes import has_fixed_size, stored_dtype, tensor_bytes
+from hotdelta.chain.bundle.index import BundleEntry, BundleIndex, encode_index
+from hotdelta.chain.bundle.row_memory import byte_rows, flat_bytes
 from hotdelta.chain.bundle.shard_file import Checksums, Extent, ShardFile
 from hotdelta.chain.disk import Disk, write_durably
 from hotdelta.chain.format import names
@@ -39,11 +39,11 @@ class TensorLayout:
 
     @property
     def row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * itemsize(self.dtype)
+        return tensor_bytes(self.dtype, self.shape[1:])
 
     @property
     def size(self) -> int:
-        return math.prod(self.shape) * itemsize(self.dtype)
+        return tensor_bytes(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class BundleWriter:
         """Writes a whole tensor."""
         tensor = self._checked(name, values, values.shape)
         with self._translated():
-            self._shards[tensor.shard].write_tensor(name, _raw(values).data)
+            self._shards[tensor.shard].write_tensor(name, flat_bytes(values).data)
         self._rows_written[name] = _count_rows(tensor)
 
     def write_rows(self, name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
@@ -114,7 +114,7 @@ class BundleWriter:
                 f"rows {first_row} to {first_row + len(rows)} of {name!r} are outside {tensor.shape}"
             )
         with self._translated():
-            self._shards[tensor.shard].write_part(name, _raw(rows).data, first_row * tensor.row_bytes)
+            self._shards[tensor.shard].write_part(name, flat_bytes(rows).data, first_row * tensor.row_bytes)
         self._rows_written[name] += len(rows)
 
     def patch_rows(self, name: str, ids: npt.NDArray[np.int64], rows: npt.NDArray[Any]) -> None:
@@ -127,8 +127,7 @@ class BundleWriter:
         if ids[0] < 0 or ids[-1] >= tensor.shape[0] or (np.diff(ids) <= 0).any():
             raise ValueError(f"ids of {name!r} are not sorted, not unique or outside {tensor.shape}")
         with self._translated():
-            raw = _raw(rows).reshape(len(rows), tensor.row_bytes)
-            self._shards[tensor.shard].patch_rows(name, ids, raw)
+            self._shards[tensor.shard].patch_rows(name, ids, byte_rows(rows))
 
     def finish(self) -> PreparedBundle:
         """Makes data files and index durable. Raises ValueError when a tensor was not written completely."""
@@ -173,9 +172,8 @@ class BundleWriter:
 
     def _checked(self, name: str, values: npt.NDArray[Any], shape: tuple[int, ...]) -> TensorLayout:
         tensor = self._tensors[name]
-        stand_in = "uint16" if tensor.dtype == "bfloat16" else tensor.dtype
         if (
-            values.dtype.name not in (tensor.dtype, stand_in)
+            values.dtype.name not in (tensor.dtype, stored_dtype(tensor.dtype).name)
             or not values.dtype.isnative
             or shape != tensor.shape
         ):
@@ -198,7 +196,7 @@ def _check_layout(tensors: Sequence[TensorLayout], num_shards: int) -> None:
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise ValueError("two tensors of a bundle have the same name")
     for tensor in tensors:
-        if not tensor.name or tensor.dtype not in DTYPE_NUMBERS or tensor.dtype == "string":
+        if not tensor.name or not has_fixed_size(tensor.dtype):
             raise ValueError(f"tensor {tensor.name!r} of {tensor.dtype} cannot be written to a bundle")
         if not 0 <= tensor.shard < num_shards or min(tensor.shape, default=0) < 0:
             raise ValueError(f"tensor {tensor.name!r} has shard {tensor.shard} and shape {tensor.shape}")
@@ -217,8 +215,3 @@ def _place(tensors: Sequence[TensorLayout], shard: int) -> dict[str, Extent]:
 
 def _count_rows(tensor: TensorLayout) -> int:
     return tensor.shape[0] if tensor.shape else 1
-
-
-def _raw(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The bytes of an array; memoryview itself does not know bfloat16."""
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)

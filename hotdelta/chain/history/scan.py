@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hotdelta.chain.bundle.file_bytes import read_plainly
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import MAX_MANIFEST_BYTES, Kind, Manifest
 from hotdelta.chain.format.position import Position
-from hotdelta.chain.history.verification import directory_of, read_plainly
+from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ManifestError
 
 

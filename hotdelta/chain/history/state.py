@@ -66,20 +66,23 @@ def find_state(
     run_dir: Path,
     *,
     listing: Listing | None = None,
-    position: Position | None = None,
+    position: Position | Callable[[Listing], Position] | None = None,
     roles: Collection[str] = names.ROLES,
     has_one_schema: bool = False,
     otherwise: str = "",
 ) -> ChainState | None:
     """The newest state whose files (of these roles) are all as their manifests say, or the one at `position`.
 
-    None when nothing was ever committed. `listing`: what a scan found, when there was one already. `has_one_schema`:
-    only links of the newest one's schema are used. Damage and holes are gone around as far as possible.
+    None when nothing was ever committed. `listing`: what a scan found, when there was one already. `position` may be
+    chosen by a function of what can be trusted. `has_one_schema`: only links of the newest one's schema are used.
+    Damage and holes are gone around as far as possible.
 
     Raises ConfigurationError when no such position was committed; ChainError when something was committed and none of
     it can be used (its hint ends with `otherwise`, what else the caller lets one do), or `position` cannot be reached.
     """
     found = trusted_listing(run_dir, Scanner(run_dir).scan() if listing is None else listing)
+    if callable(position):
+        position = position(found) if found.manifests else None
     _require_listable(run_dir, found)
     manifests = found.manifests if position is None else _until(position, run_dir, found)
     problems: list[ChainError] = []

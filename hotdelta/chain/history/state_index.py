@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -13,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from hotdelta.chain.bundle.index import DTYPE_NUMBERS, MAX_INDEX_BYTES, BundleEntry, BundleIndex, parse_index
-from hotdelta.chain.bundle.reader import itemsize
+from hotdelta.chain.bundle.dtypes import has_fixed_size, tensor_bytes
+from hotdelta.chain.bundle.file_bytes import read_plainly
+from hotdelta.chain.bundle.index import MAX_INDEX_BYTES, BundleEntry, BundleIndex, parse_index
 from hotdelta.chain.bundle.slice_key import is_slice_key, row_slices
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import FileRecord, Manifest
 from hotdelta.chain.history.state import ChainState
-from hotdelta.chain.history.verification import directory_of, read_plainly, unreadable
+from hotdelta.chain.history.verification import directory_of, unreadable
 from hotdelta.errors import DamagedError
 from hotdelta.logs import ProgressLog
 
@@ -30,11 +30,11 @@ class TensorType(NamedTuple):
 
     @property
     def is_readable(self) -> bool:
-        return self.dtype in DTYPE_NUMBERS and self.dtype != "string"
+        return has_fixed_size(self.dtype)
 
     @property
     def size(self) -> int:
-        return math.prod(self.shape) * itemsize(self.dtype) if self.is_readable else 0
+        return tensor_bytes(self.dtype, self.shape) if self.is_readable else 0
 
 
 class Extent(NamedTuple):

@@ -8,32 +8,36 @@ becomes shorter meanwhile is an error, and does not end the process.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hotdelta.chain.bundle.delta_tensors import possible_ids
-from hotdelta.chain.bundle.reader import numpy_dtype
+from hotdelta.chain.bundle.dtypes import stored_dtype
+from hotdelta.chain.bundle.file_bytes import aligned
+from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.format import names
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_index import Place, StateIndex, TensorType
-from hotdelta.chain.history.verification import open_plainly, unreadable
+from hotdelta.chain.history.state_pieces import (
+    Array,
+    FiledRows,
+    HeldRows,
+    Ids,
+    OpenFiles,
+    Piece,
+    StoredRows,
+    put_together,
+)
 from hotdelta.errors import DamagedError, ManifestError
 from hotdelta.logs import ProgressLog
 
-Array = npt.NDArray[Any]
-Ids = npt.NDArray[np.int64]
-
 _OWN_TENSORS = {names.IDENTITY_TENSOR, names.STEP_TENSOR, names.TRAINER_STATE_TENSOR}
-_ALIGNMENT_BYTES = 64
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -50,36 +54,6 @@ class ReadingLimits:
     fold_bytes: int = 8 * 1024 * 1024
     held_bytes: int = 128 * 1024 * 1024
     open_files: int = 64
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """Rows of one variable that follow each other in a file: `size` bytes, from `offset` on.
-
-    `ids` are the rows of the variable that they are, sorted.
-    """
-
-    path: Path
-    file_bytes: int
-    offset: int
-    size: int
-    ids: Ids
-
-    def part(self, first: int, end: int) -> StoredRows:
-        """Its rows from the `first`-th to before the `end`-th."""
-        row_bytes, ids = self.size // len(self.ids), self.ids[first:end]
-        return replace(self, offset=self.offset + first * row_bytes, size=len(ids) * row_bytes, ids=ids)
-
-    def between(self, first_id: int, end_id: int) -> StoredRows:
-        first, end = np.searchsorted(self.ids, [first_id, end_id])
-        return self.part(int(first), int(end))
-
-    def read(self) -> bytes:
-        """Raises DamagedError when the file changed."""
-        memory = np.empty(self.size, np.uint8)
-        with _Files(1) as files:
-            files.read(self.path, self.offset, memory)
-        return memory.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +113,7 @@ class StateReader:
         place = self._index.place(name, self._index.num_links - 1)
         if place is None:
             return None
-        with _Files(1) as files:
+        with OpenFiles(1) as files:
             return self._read(files, place)
 
     def value(self, key: str, *, owner: str = "", dtype: Any = None) -> Array:
@@ -151,7 +125,7 @@ class StateReader:
         value = _aligned(found, dtype)
         table = value if value.ndim else value.reshape(1)
         base, patches = self._history(key, found, owner)
-        count = rows_within(self._limits.chunk_bytes, len(table), table.nbytes)
+        count = rows_within(self._limits.chunk_bytes, table.nbytes // max(1, len(table)))
         starts = range(0, len(table), count)
         with ThreadPoolExecutor(_THREADS, "hotdelta-reading") as pool:
 
@@ -163,10 +137,10 @@ class StateReader:
                 )
 
             if base is not None:
-                with _Files(self._limits.open_files) as files:
+                with OpenFiles(self._limits.open_files) as files:
                     fill(partial(self._read_rows, files, base))
             for pieces in self._batches(self._fold(patches, found, table.dtype, self._is_small)):
-                with _Files(self._limits.open_files) as files:
+                with OpenFiles(self._limits.open_files) as files:
                     fill(partial(self._write_pieces, files, pieces))
         return value
 
@@ -182,13 +156,13 @@ class StateReader:
             yield 0, self.value(key, owner=owner, dtype=dtype)
             return
         base, patches = self._history(key, found, owner)
-        count = rows_within(max_bytes, found.shape[0], found.size)
+        count = rows_within(max_bytes, found.size // found.shape[0])
         starts = range(0, found.shape[0], count)
         pieces = [
-            piece.fenced(starts) if isinstance(piece, _FiledRows) else piece
+            piece.fenced(starts) if isinstance(piece, FiledRows) else piece
             for piece in self._fold(patches, found, _numpy(found, dtype), _Budget(self._limits))
         ]
-        with _Files(self._limits.open_files) as files:
+        with OpenFiles(self._limits.open_files) as files:
             for first in starts:
                 shape = (min(count, found.shape[0] - first), *found.shape[1:])
                 rows = _aligned(TensorType(found.dtype, shape), dtype)
@@ -202,10 +176,10 @@ class StateReader:
         found = self._require_type(key)
         base, patches = self._history(key, found, owner)
         if base is not None and base.link:
-            with _Files(1) as files:
+            with OpenFiles(1) as files:
                 yield None, self._read(files, base, dtype).reshape(found.shape)
         for piece in self._fold(patches, found, _numpy(found, dtype), lambda _: True):
-            if isinstance(piece, _HeldRows):
+            if isinstance(piece, HeldRows):
                 yield piece.ids, piece.rows
 
     def stored_rows(self, key: str, *, owner: str = "") -> Iterator[StoredRows]:
@@ -215,7 +189,7 @@ class StateReader:
         if base is not None:
             yield from self._stored(base, np.arange(found.shape[0]))
         for patch in patches:
-            with _Files(1) as files:
+            with OpenFiles(1) as files:
                 ids = self._read(files, patch.ids)
             yield from self._stored(patch.rows, ids)
 
@@ -261,15 +235,15 @@ class StateReader:
 
     def _fold(
         self, patches: Sequence[_Patch], found: TensorType, dtype: Any, is_small: Callable[[int], bool]
-    ) -> Iterator[_Piece]:
+    ) -> Iterator[Piece]:
         """The patches in order: small ones put together in memory, the others left in their files."""
         progress = ProgressLog("reading deltas", of=len(patches))
-        gathered, size = list[_HeldRows](), 0
+        gathered, size = list[HeldRows](), 0
         for done, patch in enumerate(patches):
             progress.tell(done)
             is_held = is_small(patch.size)
             if gathered and (not is_held or size >= self._limits.fold_bytes):
-                yield _put_together(gathered)
+                yield put_together(gathered)
                 gathered, size = [], 0
             if is_held:
                 gathered.append(self._read_patch(patch, found, dtype))
@@ -277,14 +251,14 @@ class StateReader:
             else:
                 yield self._leave(patch, found, dtype)
         if gathered:
-            yield _put_together(gathered)
+            yield put_together(gathered)
 
     def _is_small(self, size: int) -> bool:
         return size < self._limits.small_bytes
 
-    def _batches(self, pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    def _batches(self, pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         """As many at a time as may be held, and as may be open."""
-        batch, held = list[_Piece](), 0
+        batch, held = list[Piece](), 0
         for piece in pieces:
             batch.append(piece)
             held += piece.held_bytes
@@ -294,31 +268,31 @@ class StateReader:
         if batch:
             yield batch
 
-    def _leave(self, patch: _Patch, found: TensorType, dtype: Any) -> _Piece:
-        with _Files(1) as files:
+    def _leave(self, patch: _Patch, found: TensorType, dtype: Any) -> Piece:
+        with OpenFiles(1) as files:
             ids = self._read_ids(files, patch, found)
         if (np.diff(ids) <= 0).any():
-            return _put_together([self._read_patch(patch, found, dtype)])
-        return _FiledRows(patch.rows, patch.ids, ids)
+            return put_together([self._read_patch(patch, found, dtype)])
+        return FiledRows(patch.rows, patch.ids, ids)
 
-    def _read_patch(self, patch: _Patch, found: TensorType, dtype: Any) -> _HeldRows:
-        with _Files(1) as files:
-            return _HeldRows(self._read_ids(files, patch, found), self._read(files, patch.rows, dtype))
+    def _read_patch(self, patch: _Patch, found: TensorType, dtype: Any) -> HeldRows:
+        with OpenFiles(1) as files:
+            return HeldRows(self._read_ids(files, patch, found), self._read(files, patch.rows, dtype))
 
-    def _read_ids(self, files: _Files, patch: _Patch, found: TensorType) -> Ids:
+    def _read_ids(self, files: OpenFiles, patch: _Patch, found: TensorType) -> Ids:
         ids = self._read(files, patch.ids)
         if len(ids) and (ids.min() < 0 or ids.max() >= found.shape[0]):
             raise self._damaged(patch.ids.link, f"it has rows outside {found}")
         return ids
 
-    def _write_pieces(self, files: _Files, pieces: Sequence[_Piece], target: Array, first: int) -> None:
+    def _write_pieces(self, files: OpenFiles, pieces: Sequence[Piece], target: Array, first: int) -> None:
         for piece in pieces:
-            if isinstance(piece, _HeldRows):
+            if isinstance(piece, HeldRows):
                 piece.write_to(target, first)
             else:
                 self._write_filed(files, piece, target, first)
 
-    def _write_filed(self, files: _Files, piece: _FiledRows, target: Array, first: int) -> None:
+    def _write_filed(self, files: OpenFiles, piece: FiledRows, target: Array, first: int) -> None:
         begin, end = piece.between(first, first + len(target))
         if begin == end:
             return
@@ -336,7 +310,7 @@ class StateReader:
         self._read_rows(files, piece.rows_place, rows, begin)
         target[ids] = rows
 
-    def _read(self, files: _Files, place: Place, dtype: Any = None) -> Array:
+    def _read(self, files: OpenFiles, place: Place, dtype: Any = None) -> Array:
         """All of a tensor."""
         if not place.type.is_readable:
             raise self._damaged(place.link, f"it has {place.type}, which is not read here")
@@ -344,7 +318,7 @@ class StateReader:
         self._read_rows(files, place, memory if memory.ndim else memory.reshape(1), 0)
         return memory
 
-    def _read_rows(self, files: _Files, place: Place, target: Array, first: int) -> None:
+    def _read_rows(self, files: OpenFiles, place: Place, target: Array, first: int) -> None:
         """Fills the target with the rows of a tensor from `first` on."""
         memory = target.reshape(-1).view(np.uint8)
         start = first * (memory.nbytes // max(1, len(target)))
@@ -375,53 +349,6 @@ class StateReader:
         return DamagedError(f"{path.name} of {position}: {reason}", path=path, position=position)
 
 
-@dataclass(frozen=True, slots=True)
-class _HeldRows:
-    """Rows in memory with their ids; put together, those are sorted, and there is one row of each."""
-
-    ids: Ids
-    rows: Array
-
-    @property
-    def held_bytes(self) -> int:
-        return int(self.ids.nbytes + self.rows.nbytes)
-
-    def write_to(self, target: Array, first: int) -> None:
-        begin, end = np.searchsorted(self.ids, [first, first + len(target)])
-        if begin < end:
-            target[self.ids[begin:end] - first] = self.rows[begin:end]
-
-
-@dataclass(frozen=True, slots=True)
-class _FiledRows:
-    """Rows in a file, sorted by their ids. Of many such only `fences` are held: how many ids are before each slice."""
-
-    rows_place: Place
-    ids_place: Place
-    ids: Ids
-    fences: Ids | None = None
-    slice_rows: int = 0
-
-    @property
-    def held_bytes(self) -> int:
-        return int(self.ids.nbytes)
-
-    def fenced(self, starts: range) -> _FiledRows:
-        fences = np.searchsorted(self.ids, [*starts, starts.stop])
-        return replace(self, ids=np.empty(0, np.int64), fences=fences, slice_rows=starts.step)
-
-    def between(self, first: int, end: int) -> tuple[int, int]:
-        """Which of them have ids from `first` to before `end`."""
-        if self.fences is not None:
-            at = first // self.slice_rows
-            return int(self.fences[at]), int(self.fences[at + 1])
-        begin, stop = np.searchsorted(self.ids, [first, end])
-        return int(begin), int(stop)
-
-
-_Piece = _HeldRows | _FiledRows
-
-
 class _Budget:
     """Says yes to what is small until so many bytes are held."""
 
@@ -435,77 +362,9 @@ class _Budget:
         return is_held
 
 
-class _Files:
-    """Open files: the first few stay open until the end, the others only while they are read. Any thread may read."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._guard_opened = threading.Lock()
-        self._opened: dict[Path, int] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
-
-    def read(self, path: Path, offset: int, memory: npt.NDArray[np.uint8]) -> None:
-        """Fills the memory. Raises DamagedError."""
-        if not len(memory):
-            return
-        try:
-            descriptor = self._find(path)
-            if descriptor is not None:
-                _read_into(descriptor, path, offset, memory)
-                return
-            descriptor = open_plainly(path)
-            try:
-                _read_into(descriptor, path, offset, memory)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise unreadable(path, "", error) from error
-
-    def _find(self, path: Path) -> int | None:
-        with self._guard_opened:
-            if path not in self._opened and len(self._opened) < self._most:
-                self._opened[path] = open_plainly(path)
-                self._stack.callback(os.close, self._opened[path])
-            return self._opened.get(path)
-
-
-def _read_into(descriptor: int, path: Path, offset: int, memory: npt.NDArray[np.uint8]) -> None:
-    buffer = memory.data
-    while buffer:
-        count = os.preadv(descriptor, [buffer], offset)
-        if not count:
-            raise DamagedError(f"{path} became shorter while it was read", path=path, position="")
-        buffer, offset = buffer[count:], offset + count
-
-
-def _put_together(gathered: Sequence[_HeldRows]) -> _HeldRows:
-    """Of each id the last row."""
-    ids = np.concatenate([held.ids for held in gathered])
-    order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    is_last = np.append(ids[1:] != ids[:-1], True)
-    rows = np.concatenate([held.rows for held in gathered]) if len(gathered) > 1 else gathered[0].rows
-    return _HeldRows(ids[is_last], rows[order[is_last]])
-
-
-def rows_within(max_bytes: int, rows: int, nbytes: int) -> int:
-    """How many rows of a table of so many bytes are no more than `max_bytes`; one at least."""
-    return max(1, max_bytes * rows // max(1, nbytes))
-
-
 def _numpy(found: TensorType, dtype: Any) -> np.dtype[Any]:
-    return numpy_dtype(found.dtype) if dtype is None else np.dtype(dtype)
+    return stored_dtype(found.dtype) if dtype is None else np.dtype(dtype)
 
 
 def _aligned(found: TensorType, dtype: Any) -> Array:
-    """numpy aligns to 16 bytes, TensorFlow takes over only memory that is aligned to 64."""
-    memory = np.empty(found.size + _ALIGNMENT_BYTES, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT_BYTES
-    value: Array = memory[start : start + found.size].view(_numpy(found, dtype)).reshape(found.shape)
-    return value
+    return aligned(found.size).view(_numpy(found, dtype)).reshape(found.shape)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hotdelta.chain.bundle.digest import digest_file
+from hotdelta.chain.bundle.file_bytes import open_plainly
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import FileRecord, Kind, Manifest
 from hotdelta.errors import DamagedError
 
 _ARRIVING = "it may still be arriving; if not, a later full steps over it"
-_READ_BYTES = 64 * 1024
 _COPY_AGAIN = "copy it again, or wait for a full"
 
 
@@ -67,36 +65,6 @@ def open_listed(path: Path, file: FileRecord, position: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def open_plainly(path: Path | str, *, may_be_link: bool = False) -> int:
-    """A descriptor for reading a regular file.
-
-    Raises OSError for anything else: a symbolic link could lead out of the directory and be turned elsewhere after it
-    was verified, and a pipe would let its reader wait for ever.
-    """
-    follow = 0 if may_be_link else os.O_NOFOLLOW
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | follow)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def read_plainly(path: Path | str, max_bytes: int) -> bytes:
-    """What a regular file holds, or one byte more than `max_bytes` of it. Raises OSError, as open_plainly does."""
-    descriptor = open_plainly(path)
-    try:
-        pieces, size = [], 0
-        while size <= max_bytes and (piece := os.read(descriptor, min(_READ_BYTES, max_bytes + 1 - size))):
-            pieces.append(piece)
-            size += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    finally:
-        os.close(descriptor)
 
 
 def _require_size(path: Path, file: FileRecord, position: str, size: int) -> None:

@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hotdelta.chain.bundle.file_bytes import open_plainly
 from hotdelta.chain.disk import Disk, write_durably
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import MAX_MANIFEST_BYTES, Kind, Manifest
-from hotdelta.chain.history.verification import open_plainly
 from hotdelta.errors import ManifestError
 
 logger = logging.getLogger(__name__)

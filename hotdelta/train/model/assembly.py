@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain.bundle.index import DTYPE_NUMBERS
+from hotdelta.chain.bundle.dtypes import has_fixed_size
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Tracking
 from hotdelta.chain.format.schema import Schema
@@ -81,7 +81,7 @@ def _refuse_unsavable(item: KeyedVariable) -> None:
         raise ConfigurationError(
             f"variable {item.key!r} has shape {shape}", hint="give it a shape that does not change"
         )
-    if dtype not in DTYPE_NUMBERS or dtype == "string":
+    if not has_fixed_size(dtype):
         raise ConfigurationError(
             f"variable {item.key!r} is of {dtype}, which no checkpoint holds",
             hint="leave it out: give the others as a dictionary of names and variables",

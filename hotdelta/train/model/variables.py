@@ -15,16 +15,10 @@ from hotdelta.train.model.id_rules import IdRule
 
 
 @dataclass(frozen=True, slots=True)
-class RowVariable:
-    """A variable of which deltas carry rows: a table, or an optimizer slot of a table."""
-
+class _KeyedVariable:
     key: str
     variable: tf.Variable
     role: str
-
-    @property
-    def rows(self) -> int:
-        return int(self.variable.shape[0])
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,6 +27,15 @@ class RowVariable:
     @property
     def dtype(self) -> str:
         return str(self.variable.dtype.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RowVariable(_KeyedVariable):
+    """A variable of which deltas carry rows: a table, or an optimizer slot of a table."""
+
+    @property
+    def rows(self) -> int:
+        return int(self.variable.shape[0])
 
     @property
     def nbytes(self) -> int:
@@ -60,20 +63,8 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherVariable:
+class OtherVariable(_KeyedVariable):
     """A variable that is saved whole whenever it changed."""
-
-    key: str
-    variable: tf.Variable
-    role: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(int(size) for size in self.variable.shape)
-
-    @property
-    def dtype(self) -> str:
-        return str(self.variable.dtype.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain.history.state_reader import StoredRows
+from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
+from hotdelta.chain.history.state_pieces import StoredRows
 from hotdelta.train.model.variables import RowVariable
 from hotdelta.train.servers.fetching import fetch, here, in_this_process
 from hotdelta.train.servers.threads import on_each_server
@@ -89,9 +90,8 @@ def _pieces(shard: Shard, stored: Sequence[StoredRows]) -> Iterator[StoredRows]:
     """The rows of a shard, link by link, in parts of bounded size."""
     for rows in stored:
         mine = rows.between(shard.first, shard.first + shard.rows)
-        count = max(1, READ_BYTES * len(mine.ids) // max(1, mine.size))
-        for first in range(0, len(mine.ids), count):
-            yield mine.part(first, first + count)
+        for first, end in row_ranges(len(mine.ids), rows_within(READ_BYTES, rows.size // len(rows.ids))):
+            yield mine.part(first, end)
 
 
 def _reading(hash_of: Callable[[tf.Tensor], tf.Tensor]) -> Any:

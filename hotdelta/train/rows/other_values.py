@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from hotdelta.chain.bundle.row_memory import is_same_bits
 from hotdelta.train.model.variables import OtherVariable
-from hotdelta.train.tables.row_values import Array, is_same_bits, read_whole
+from hotdelta.train.tables.row_values import Array, read_whole
 
 
 class OtherValues:

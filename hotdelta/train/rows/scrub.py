@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from hotdelta.chain.bundle.row_memory import byte_rows, row_ranges
 from hotdelta.train.model.variables import Table
 from hotdelta.train.rows.cut import Cut, RowBlock, ScrubSlice
 from hotdelta.train.rows.tracking import TouchedTable
-from hotdelta.train.tables.row_values import Array, Ids, read_slice, row_bytes
+from hotdelta.train.tables.row_values import Array, Ids, read_slice
 from hotdelta.train.tables.server_rows import ServerRows
 
 Hashes = npt.NDArray[np.uint64]
@@ -47,7 +48,7 @@ def hash_rows(rows: Array) -> Hashes:
     A change of one word always shows; one of several is missed once in 2**64. As a product of a matrix and a vector it
     costs a tenth of anything that numpy does word by word.
     """
-    lines = row_bytes(rows)
+    lines = byte_rows(rows)
     padding = -lines.shape[1] % 8
     if padding:
         lines = np.pad(lines, ((0, 0), (0, padding)))
@@ -72,9 +73,8 @@ class Scrub:
         for tracker in tables if every_saves else ():
             for item in tracker.table.row_variables:
                 self._hashes[item.key] = RowHashes(item.rows)
-                for first in range(0, item.rows, HASHED_ROWS):
-                    count = min(HASHED_ROWS, item.rows - first)
-                    self._hashes[item.key].remember_slice(first, tracker.read_slice(item, first, count))
+                for first, end in row_ranges(item.rows, HASHED_ROWS):
+                    self._hashes[item.key].remember_slice(first, tracker.read_slice(item, first, end - first))
 
     def forget(self, table: Table) -> None:
         """Stop checking a table that is compared from now on: comparing finds everything."""

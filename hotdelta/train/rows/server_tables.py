@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.model.variables import RowVariable, Table
 from hotdelta.train.rows.tracking import ComparedTable, TouchedTable
 from hotdelta.train.servers.fetching import fetch, here
-from hotdelta.train.tables.row_values import Array, Ids, read_slice
+from hotdelta.train.tables.row_values import Array, Ids, is_other_row, read_slice
 from hotdelta.train.tables.server_rows import ServerRows, gather_on_servers, wait_for
 from hotdelta.train.tables.sharded import MESSAGE_BYTES, Shard, asking_servers, shards_of
-
-_BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32}
 
 
 class ServerChangedRows:
@@ -72,26 +71,19 @@ def _copy(shard: Shard) -> Shard:
 def _differing(live: Shard, remembered: Shard) -> Ids:
     """Ids of rows that are not, bit for bit, as they are remembered."""
     found = [np.empty(0, np.int64)]
-    for first, count in _chunks(live):
+    count = rows_within(MESSAGE_BYTES, tensor_bytes(live.variable.dtype.name, live.variable.shape[1:]))
+    for first, last in row_ranges(live.rows, count):
         with asking_servers(live.variable.device), tf.device(live.variable.device):
-            begin, end, one = (here(number, tf.int64) for number in (first, first + count, 1))
+            begin, end, one = (here(number, tf.int64) for number in (first, last, 1))
             ids = tf.range(begin, end, one)
-            is_other = tf.not_equal(_bits(live, ids), _bits(remembered, ids))
-            found.append(fetch(tf.boolean_mask(ids, tf.reduce_any(is_other, axis=1))))
+            is_other = is_other_row(_gather(live, ids), _gather(remembered, ids))
+            found.append(fetch(tf.boolean_mask(ids, is_other)))
     return np.concatenate(found) + live.first
 
 
-def _bits(shard: Shard, ids: tf.Tensor) -> tf.Tensor:
+def _gather(shard: Shard, ids: tf.Tensor) -> tf.Tensor:
     variable = shard.variable
-    rows = tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype)
-    return tf.reshape(tf.bitcast(rows, _BITS.get(variable.dtype.size, tf.int64)), [tf.size(ids), -1])
-
-
-def _chunks(shard: Shard) -> Iterator[tuple[int, int]]:
-    row_bytes = max(1, shard.variable.shape[1:].num_elements() * shard.variable.dtype.size)
-    chunk = max(1, MESSAGE_BYTES // row_bytes)
-    for first in range(0, shard.rows, chunk):
-        yield first, min(chunk, shard.rows - first)
+    return tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype)
 
 
 class ServerTouchedTable(TouchedTable):

@@ -6,11 +6,14 @@ that names its rows, and the recorder stands in the same trace. Anything that is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
+
+from hotdelta.train.tables.graph_walk import Body, bodies_of, handle_uses
 
 READERS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"}
@@ -38,8 +41,6 @@ ROW_WRITERS = frozenset(
         ),
     }
 )
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"})
-_BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,83 +54,15 @@ class TraceUse:
 
 def inspect_trace(graph: Any, watched: Mapping[str, tf.Variable]) -> TraceUse:
     """How the traced function `graph` (a FuncGraph), with all that it calls, uses the watched variables."""
-    key_of_handle = {id(variable.handle): key for key, variable in watched.items()}
-    known = {
-        inner.op.name: key_of_handle[id(outer)]
-        for outer, inner in graph.captures
-        if id(outer) in key_of_handle
-    }
-    definition = graph.as_graph_def()
-    walk = _Walk({function.signature.name: function for function in definition.library.function})
-    walk.visit(definition.node, known)
-    return TraceUse(*(_freeze(found) for found in (walk.readers, walk.row_writers, walk.other_writers)))
+    keys = list(watched)
+    readers, row_writers, other_writers = (defaultdict[str, set[str]](set) for _ in range(3))
+    bodies = bodies_of(graph, graph.as_graph_def(), Body)
+    for use in handle_uses(graph, bodies, watched.values()):
+        is_reader, is_row_writer = use.operation in READERS, use.operation in ROW_WRITERS
+        found = readers if is_reader else row_writers if is_row_writer else other_writers
+        found[keys[use.index]].add(use.operation)
+    return TraceUse(*(_freeze(found) for found in (readers, row_writers, other_writers)))
 
 
 def _freeze(found: Mapping[str, set[str]]) -> Mapping[str, frozenset[str]]:
     return {key: frozenset(operations) for key, operations in found.items()}
-
-
-@dataclass
-class _Walk:
-    """Follows resource handles from the captures of a function through everything it calls."""
-
-    functions: Mapping[str, Any]
-    readers: dict[str, set[str]] = field(default_factory=dict)
-    row_writers: dict[str, set[str]] = field(default_factory=dict)
-    other_writers: dict[str, set[str]] = field(default_factory=dict)
-    _seen: set[tuple[str, tuple[str | None, ...]]] = field(default_factory=set)
-
-    def visit(self, nodes: Sequence[Any], known: Mapping[str, str]) -> None:
-        """`known` maps the names of tensors that are watched handles to the key of their variable."""
-        handles = dict(known)
-        for node in nodes:
-            keys = [handles.get(_producer(name)) for name in node.input if not name.startswith("^")]
-            if any(keys):
-                self._use(node, keys, handles)
-
-    def _use(self, node: Any, keys: list[str | None], handles: dict[str, str]) -> None:
-        if node.op == "Identity":
-            handles[node.name] = next(key for key in keys if key)
-        elif node.op in _BRANCHES:
-            self._call(node, keys[1:])
-        elif node.op in _CALLS:
-            self._call(node, keys)
-        else:
-            self._record(node.op, {key for key in keys if key})
-
-    def _record(self, operation: str, keys: set[str]) -> None:
-        if operation in READERS:
-            found = self.readers
-        elif operation in ROW_WRITERS:
-            found = self.row_writers
-        else:
-            found = self.other_writers
-        for key in keys:
-            found.setdefault(key, set()).add(operation)
-
-    def _call(self, node: Any, keys: list[str | None]) -> None:
-        for name in _called_functions(node):
-            visit = (name, tuple(keys))
-            function = self.functions.get(name)
-            if visit in self._seen:
-                continue
-            self._seen.add(visit)
-            if function is None:
-                self._record(f"unknown function {name}", {key for key in keys if key})
-                continue
-            arguments = [argument.name for argument in function.signature.input_arg]
-            known = {argument: key for argument, key in zip(arguments, keys, strict=False) if key}
-            self.visit(function.node_def, known)
-
-
-def _called_functions(node: Any) -> list[str]:
-    names = []
-    for attribute in node.attr.values():
-        if attribute.HasField("func"):
-            names.append(attribute.func.name)
-        names.extend(function.name for function in attribute.list.func)
-    return names
-
-
-def _producer(tensor_name: str) -> str:
-    return tensor_name.partition(":")[0]

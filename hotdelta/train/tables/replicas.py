@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hotdelta.chain.bundle.row_memory import is_same_bits
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras_internals import strategy_of
 from hotdelta.tensorflow_internals import DistributedVariable, all_copies, is_default_strategy, local_copy
@@ -53,8 +54,8 @@ def differing(variables: Iterable[tuple[str, tf.Variable]]) -> list[str]:
     found = []
     for key, variable in variables:
         first, *others = copies(variable)
-        value = np.asarray(first.read_value()).tobytes() if others else b""
-        if any(np.asarray(other.read_value()).tobytes() != value for other in others):
+        value = np.asarray(first.read_value() if others else ())
+        if not all(is_same_bits(value, np.asarray(other.read_value())) for other in others):
             found.append(key)
     return found
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from hotdelta.chain.bundle import row_memory
 from hotdelta.train.servers.fetching import in_this_process
 from hotdelta.train.tables.replicas import copies
 from hotdelta.train.tables.sharded import (
@@ -26,6 +27,11 @@ from hotdelta.train.tables.sharded import (
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
+
+# Where compat/v1/chain still finds them.
+row_bytes, is_same_bits = row_memory.byte_rows, row_memory.is_same_bits
+
+_WORDS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32}
 
 
 def gather_rows(variable: tf.Variable, ids: Ids) -> Array:
@@ -66,17 +72,11 @@ def write_whole(variable: tf.Variable, values: Array) -> None:
         copy.assign(tensor)
 
 
-def row_bytes(values: Array) -> npt.NDArray[np.uint8]:
-    """The same memory as one line of bytes per row, so that comparing compares bit patterns."""
-    contiguous = np.ascontiguousarray(values)
-    return (
-        contiguous.reshape(len(contiguous), -1).view(np.uint8) if contiguous.size else _no_bytes(contiguous)
-    )
+def is_other_row(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """`differing_rows` of chain/bundle/row_memory where the rows are: in a graph, or on a server."""
+    return tf.reduce_any(tf.not_equal(_words(one), _words(other)), axis=1)
 
 
-def _no_bytes(values: Array) -> npt.NDArray[np.uint8]:
-    return np.empty((len(values), 0), np.uint8)
-
-
-def is_same_bits(one: Array, other: Array) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+def _words(rows: tf.Tensor) -> tf.Tensor:
+    words = rows if rows.dtype == tf.bool else tf.bitcast(rows, _WORDS.get(rows.dtype.size, tf.int64))
+    return tf.reshape(words, [tf.shape(rows)[0], -1])

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.errors import CommitError
 from hotdelta.tensorflow_internals import ShardedVariable
 from hotdelta.train.servers.addresses import connected_server
@@ -155,10 +156,8 @@ def _writing(dtype: tf.DType) -> Any:
 
 def _messages(places: Ids, rows: np.ndarray) -> Iterator[Ids]:
     """`places` in parts of which the rows fit into one message."""
-    row_bytes = max(1, rows.nbytes // max(1, len(rows)))
-    count = max(1, MESSAGE_BYTES // row_bytes)
-    for first in range(0, len(places), count):
-        yield places[first : first + count]
+    for first, end in row_ranges(len(places), rows_within(MESSAGE_BYTES, rows.nbytes // max(1, len(rows)))):
+        yield places[first:end]
 
 
 class ShardedTouchedRows:

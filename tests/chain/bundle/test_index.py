@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotdelta.chain.bundle.digest import masked_crc32c
+from hotdelta.chain.bundle.dtypes import DTYPES
 from hotdelta.chain.bundle.index import (
-    DTYPES,
     BundleEntry,
     BundleIndex,
     decode_index,

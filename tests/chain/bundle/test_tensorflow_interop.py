@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 from hotdelta.chain import BundleReader, BundleWriter, Disk, Kind, TensorLayout, directory_of
-from hotdelta.chain.bundle.index import DTYPES, decode_index
+from hotdelta.chain.bundle.dtypes import DTYPES
+from hotdelta.chain.bundle.index import decode_index
 from hotdelta.chain.bundle.wire import MalformedError
 from hotdelta.chain.format import names
 from tests.chain.model_trainer import ModelTrainer

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hotdelta.chain import Kind, Position
+from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.errors import DamagedError
-from loader.files.bundle_rows import BundleRows
 from tests.chaos.rig import remove
 from tests.loader.step_model import commit_paths, find_commit
 

@@ -165,7 +165,17 @@ def test_orders_that_cannot_be_written_hold_and_are_said_not_to_be_kept(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", "{}", '{"format_version": 2}', '{"format_version": 1, "pin": "newest"}']
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"format_version": 2}',
+        '{"format_version": 1, "pin": "newest"}',
+        pytest.param("[" * 100_000, id="nested deeply"),
+        '{"format_version": 1, "pin": 7}',
+    ],
 )
 def test_kept_orders_that_cannot_be_read_are_no_reason_to_go_on_without(tmp_path: Path, content: str) -> None:
     (tmp_path / "state").mkdir()

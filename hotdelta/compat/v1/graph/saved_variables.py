@@ -48,7 +48,7 @@ class SavedVariable:
     is_trainable: bool
 
     @property
-    def numpy_dtype(self) -> np.dtype[Any]:
+    def array_dtype(self) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(self.dtype.as_numpy_dtype)
         return dtype
 

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from hotdelta.chain.bundle.dtypes import tensor_bytes
+from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable
 from hotdelta.compat.v1.graph.writers import own_operations
 from hotdelta.train.tables.row_values import Array, Ids
@@ -49,13 +51,13 @@ class RowOperations:
 
     def read_chunks(self, session: Any) -> Iterator[tuple[int, Array]]:
         """Every row, in pieces that a process can hold beside the table."""
-        for first, count in self.chunks():
-            yield first, self.read(session, np.arange(first, first + count, dtype=np.int64))
+        for first, end in row_ranges(self.saved.shape[0], chunk_rows(self.saved)):
+            yield first, self.read(session, np.arange(first, end, dtype=np.int64))
 
     def write(self, session: Any, ids: Ids, rows: Array) -> None:
         """`ids` are ascending. In pieces: what is fed has to fit into one message."""
-        for first, count in self.chunks(len(ids)):
-            piece = slice(first, first + count)
+        for first, end in row_ranges(len(ids), chunk_rows(self.saved)):
+            piece = slice(first, end)
             feeds: Feeds = {}
             written = []
             for operations, local in self._split(ids[piece]):
@@ -67,13 +69,6 @@ class RowOperations:
 
     def write_whole(self, session: Any, values: Array) -> None:
         self.write(session, np.arange(len(values), dtype=np.int64), values)
-
-    def chunks(self, rows: int | None = None) -> Iterator[tuple[int, int]]:
-        total = self.saved.shape[0] if rows is None else rows
-        row_bytes = max(1, int(np.prod(self.saved.shape[1:])) * self.saved.numpy_dtype.itemsize)
-        step = max(1, CHUNK_BYTES // row_bytes)
-        for first in range(0, total, step):
-            yield first, min(step, total - first)
 
     def _split(self, ids: Ids) -> Iterator[tuple[_PartOperations, npt.NDArray[np.int64]]]:
         for operations in self._parts:
@@ -106,10 +101,15 @@ class ValueOperations:
             session.run(assign, {fed: rows})
 
 
+def chunk_rows(saved: SavedVariable) -> int:
+    """How many rows of it are moved at a time."""
+    return rows_within(CHUNK_BYTES, tensor_bytes(saved.dtype.name, saved.shape[1:]))
+
+
 def join(parts: Sequence[Array], saved: SavedVariable) -> Array:
     if len(parts) == 1:
         return np.asarray(parts[0])
-    return np.concatenate(parts) if parts else np.empty((0, *saved.shape[1:]), saved.numpy_dtype)
+    return np.concatenate(parts) if parts else np.empty((0, *saved.shape[1:]), saved.array_dtype)
 
 
 def _part_operations(saved: SavedVariable, part: Part) -> _PartOperations:

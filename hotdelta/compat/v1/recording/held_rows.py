@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable
-from hotdelta.compat.v1.graph.session_values import CHUNK_BYTES, RowOperations, gather_rows
+from hotdelta.compat.v1.graph.session_values import RowOperations, chunk_rows, gather_rows
 from hotdelta.compat.v1.recording.recorder import SCOPE, PartFlags, make_flags, set_flags
-from hotdelta.train.tables.row_values import Array
+from hotdelta.train.tables.row_values import Array, is_other_row
 
 
 class HeldTensor:
@@ -98,17 +97,12 @@ class RememberedRows:
 
     def comparison(self, number: int) -> Comparison:
         saved, part, copy = self._saved, self._saved.parts[number], self._copy.parts[number]
-        row_bytes = max(1, int(np.prod(saved.shape[1:])) * saved.numpy_dtype.itemsize)
-        chunk_rows = max(1, CHUNK_BYTES // row_bytes)
         with tf.device(part.variable.device):
             first = tf.compat.v1.placeholder(tf.int64, [])
-            ids = tf.range(first, tf.minimum(first + chunk_rows, part.rows))
-            differs = tf.not_equal(
-                _bits(gather_rows(saved, part, ids)), _bits(gather_rows(self._copy, copy, ids))
-            )
-            is_changed = tf.reduce_any(differs, axis=list(range(1, len(saved.shape))))
+            ids = tf.range(first, tf.minimum(first + chunk_rows(saved), part.rows))
+            is_changed = is_other_row(gather_rows(saved, part, ids), gather_rows(self._copy, copy, ids))
             mark = set_flags(self.flags[number].variable, tf.boolean_mask(ids, is_changed), 1)
-        return Comparison(first, mark, part.rows, chunk_rows)
+        return Comparison(first, mark, part.rows, chunk_rows(saved))
 
     def update(self, number: int, held: HeldPartRows, row_set: RowSet) -> tf.Operation:
         """Remember what is held from now on, bit for bit the same tensor."""
@@ -129,11 +123,3 @@ def _remembered_part(saved: SavedVariable, part: Part, number: int) -> Part:
             name=f"{SCOPE}/remembered/{saved.key}/{number}",
         )
     return replace(part, variable=variable)
-
-
-def _bits(rows: tf.Tensor) -> tf.Tensor:
-    """NaN equals itself, and -0.0 is not 0.0."""
-    return tf.bitcast(rows, _INTEGERS[rows.dtype.size]) if rows.dtype.is_floating else rows
-
-
-_INTEGERS = {1: tf.uint8, 2: tf.uint16, 4: tf.int32, 8: tf.int64}

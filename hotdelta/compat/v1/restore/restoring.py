@@ -261,7 +261,7 @@ def _whole(table: GraphTable) -> TableRecord:
 def _apply_deltas(session: Any, table: GraphTable, reader: StateReader) -> None:
     """A variable of which this graph looks up rows may have been saved whole by a graph that does not."""
     for key, operations in table.rows.items():
-        for ids, rows in reader.changes(key, owner=table.key, dtype=operations.saved.numpy_dtype):
+        for ids, rows in reader.changes(key, owner=table.key, dtype=operations.saved.array_dtype):
             if ids is None:
                 operations.write_whole(session, rows)
             else:

@@ -27,6 +27,7 @@ from hotdelta.compat.v1.graph.writers import written_variable
 from hotdelta.compat.v1.serving.table_sources import PASSES_HANDLES, REFERENCES, TableSource, TableSources
 from hotdelta.errors import ConfigurationError
 from hotdelta.tensorflow_internals import forget_colocation
+from hotdelta.train.tables.graph_walk import needed_operations
 
 v1 = tf.compat.v1
 
@@ -67,24 +68,13 @@ def refuse_updates(operations: Iterable[Any], outputs: Iterable[tf.Tensor]) -> N
     for operation in operations:
         variable = written_variable(operation)
         if variable is not None:
-            (output, *_) = (tensor for tensor in outputs if _needs(tensor, operation))
+            (output, *_) = (tensor for tensor in outputs if operation in needed_operations([tensor]))
             raise ConfigurationError(
                 f"output {output.name!r} waits for {operation.type} {operation.name!r}, which writes to variable "
                 f"{variable!r}: each prediction would change it",
                 hint="give what is computed before any update: no value of a train_op or of a metric's update_op, and "
                 "nothing that was made inside tf.control_dependencies([train_op]); build layers with training=False",
             )
-
-
-def _needs(tensor: tf.Tensor, wanted: Any) -> bool:
-    seen: set[Any] = set()
-    queue = [tensor.op]
-    while queue:
-        operation = queue.pop()
-        if operation not in seen:
-            seen.add(operation)
-            queue += [source.op for source in operation.inputs] + list(operation.control_inputs)
-    return wanted in seen
 
 
 @dataclass
