@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from hotdelta.chain.format.manifest import Tracking
 from hotdelta.chain.history.state import ChainState, find_state
-from hotdelta.chain.history.state_reader import StateReader, StoredRows
+from hotdelta.chain.history.state_pieces import StoredRows
+from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.resume import server_reading as server_resume
