@@ -167,14 +167,9 @@ _COMMANDS = {"chain": _show_chain, "describe": _describe, "verify": _verify}
 def format_table(rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they need to be; the first two to the left, numbers to the right."""
     rows = list(rows)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column < 1 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    line = "  ".join(f"{{:{'<' if column < 1 else '>'}{width}}}" for column, width in enumerate(widths))
+    return "\n".join(line.format(*row) for row in rows)
 
 
 def format_bytes(count: int) -> str:

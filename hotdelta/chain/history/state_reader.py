@@ -31,6 +31,7 @@ from hotdelta.logs import ProgressLog
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
+_Bytes = npt.NDArray[np.uint8]
 
 _OWN_TENSORS = {names.IDENTITY_TENSOR, names.STEP_TENSOR, names.TRAINER_STATE_TENSOR}
 _ALIGNMENT_BYTES = 64
@@ -91,7 +92,7 @@ class _Patch:
 
     @property
     def size(self) -> int:
-        return self.rows.type.size + self.ids.type.size
+        return self.rows.size + self.ids.size
 
 
 class StateReader:
@@ -264,20 +265,20 @@ class StateReader:
     ) -> Iterator[_Piece]:
         """The patches in order: small ones put together in memory, the others left in their files."""
         progress = ProgressLog("reading deltas", of=len(patches))
-        gathered, size = list[_HeldRows](), 0
+        gathered, size = list[_Patch](), 0
         for done, patch in enumerate(patches):
             progress.tell(done)
             is_held = is_small(patch.size)
             if gathered and (not is_held or size >= self._limits.fold_bytes):
-                yield _put_together(gathered)
+                yield self._read_together(gathered, found, dtype)
                 gathered, size = [], 0
             if is_held:
-                gathered.append(self._read_patch(patch, found, dtype))
+                gathered.append(patch)
                 size += patch.size
             else:
                 yield self._leave(patch, found, dtype)
         if gathered:
-            yield _put_together(gathered)
+            yield self._read_together(gathered, found, dtype)
 
     def _is_small(self, size: int) -> bool:
         return size < self._limits.small_bytes
@@ -298,12 +299,43 @@ class StateReader:
         with _Files(1) as files:
             ids = self._read_ids(files, patch, found)
         if (np.diff(ids) <= 0).any():
-            return _put_together([self._read_patch(patch, found, dtype)])
+            return self._read_together([patch], found, dtype)
         return _FiledRows(patch.rows, patch.ids, ids)
 
-    def _read_patch(self, patch: _Patch, found: TensorType, dtype: Any) -> _HeldRows:
-        with _Files(1) as files:
-            return _HeldRows(self._read_ids(files, patch, found), self._read(files, patch.rows, dtype))
+    def _read_together(self, patches: Sequence[_Patch], found: TensorType, dtype: Any) -> _HeldRows:
+        """Of each id the last row. The file of each patch is opened once."""
+        counts = [patch.rows.type.shape[0] for patch in patches]
+        ids = np.empty(sum(counts), np.int64)
+        rows = np.empty((len(ids), *found.shape[1:]), dtype)
+        ids_left, rows_left = ids.view(np.uint8), rows.reshape(-1).view(np.uint8)
+        for patch in patches:
+            ids_size, rows_size = patch.ids.size, patch.rows.size
+            self._read_patch(patch, ids_left[:ids_size], rows_left[:rows_size])
+            ids_left, rows_left = ids_left[ids_size:], rows_left[rows_size:]
+        is_outside = (ids < 0) | (ids >= found.shape[0])
+        if is_outside.any():
+            at = np.searchsorted(np.cumsum(counts), is_outside.argmax(), side="right")
+            raise self._damaged(patches[int(at)].ids.link, f"it has rows outside {found}")
+        return _put_together(ids, rows)
+
+    def _read_patch(self, patch: _Patch, ids: _Bytes, rows: _Bytes) -> None:
+        extents = (*patch.ids.extents, *patch.rows.extents)
+        if len(extents) > 2 or extents[0].shard != extents[1].shard:
+            # Several servers wrote it.
+            with _Files(2) as files:
+                self._read_rows(files, patch.ids, ids, 0)
+                self._read_rows(files, patch.rows, rows, 0)
+            return
+        path = self._index.shard_path(patch.rows.link, extents[0].shard)
+        try:
+            descriptor = open_plainly(path)
+            try:
+                _read_into(descriptor, path, extents[0].offset, ids)
+                _read_into(descriptor, path, extents[1].offset, rows)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise unreadable(Path(path), "", error) from error
 
     def _read_ids(self, files: _Files, patch: _Patch, found: TensorType) -> Ids:
         ids = self._read(files, patch.ids)
@@ -475,22 +507,20 @@ class _Files:
             return self._opened.get(path)
 
 
-def _read_into(descriptor: int, path: Path, offset: int, memory: npt.NDArray[np.uint8]) -> None:
+def _read_into(descriptor: int, path: Path | str, offset: int, memory: _Bytes) -> None:
     buffer = memory.data
     while buffer:
         count = os.preadv(descriptor, [buffer], offset)
         if not count:
-            raise DamagedError(f"{path} became shorter while it was read", path=path, position="")
+            raise DamagedError(f"{path} became shorter while it was read", path=Path(path), position="")
         buffer, offset = buffer[count:], offset + count
 
 
-def _put_together(gathered: Sequence[_HeldRows]) -> _HeldRows:
+def _put_together(ids: Ids, rows: Array) -> _HeldRows:
     """Of each id the last row."""
-    ids = np.concatenate([held.ids for held in gathered])
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
     is_last = np.append(ids[1:] != ids[:-1], True)
-    rows = np.concatenate([held.rows for held in gathered]) if len(gathered) > 1 else gathered[0].rows
     return _HeldRows(ids[is_last], rows[order[is_last]])
 
 
