@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,18 @@ from loader.checks.sanity import Figures
 Array = npt.NDArray[Any]
 
 CHUNK_VALUES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StackedRows:
+    """The rows that several updates have of one variable, one update after the other, and those that they replace.
+
+    `counts`: how many rows each update has.
+    """
+
+    new: Array
+    old: Array
+    counts: Sequence[int]
 
 
 def has_figures(dtype: np.dtype[Any]) -> bool:
@@ -32,6 +45,33 @@ def measure(chunks: Iterable[tuple[Array, Array | None]]) -> Figures:
             scratch = np.empty(new.size, new.dtype)
         worst = _worse(worst, _measure_chunk(new, old, scratch[: new.size].reshape(new.shape)))
     return worst
+
+
+def measure_each(stacked: StackedRows) -> list[Figures]:
+    """The figures of each of several small updates, as `measure` finds them, in a few calls for all of them."""
+    ends = np.cumsum(stacked.counts, dtype=np.int64)
+    found = [Figures()] * len(ends)
+    if not len(stacked.new) or not has_figures(stacked.new.dtype):
+        return found
+    new, old = _as_rows(stacked.new), _as_rows(stacked.old)
+    with np.errstate(over="ignore", invalid="ignore"):
+        worst = [
+            _add_up(np.square(new)),
+            _add_up(np.square(new - old)),
+            np.abs(new).max(axis=1, initial=0.0),
+        ]
+    has_rows = np.flatnonzero(stacked.counts)
+    starts = ends[has_rows] - np.asarray(stacked.counts)[has_rows]
+    columns = [np.maximum.reduceat(values, starts).tolist() for values in worst]
+    for update, start, norm_squared, change_squared, largest in zip(
+        has_rows.tolist(), starts.tolist(), *columns, strict=True
+    ):
+        if math.isfinite(norm_squared) and math.isfinite(change_squared):
+            found[update] = Figures(0, largest, math.sqrt(norm_squared), math.sqrt(change_squared))
+        else:
+            end = int(ends[update])
+            found[update] = measure(chunked(stacked.new[start:end], stacked.old[start:end]))
+    return found
 
 
 def chunked(new: Array, old: Array | None) -> Iterator[tuple[Array, Array | None]]:
@@ -61,10 +101,15 @@ def _measure_chunk(new: Array, old: Array | None, scratch: Array) -> Figures:
 
 def _largest_norm(rows: Array, scratch: Array) -> float:
     """NaN or Inf when a value is, or when squares overflow: then look closely. `scratch` may be `rows` itself."""
-    # Twice as fast for short rows as einsum or a sum over the second axis.
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.square(rows, out=scratch).dot(np.ones(rows.shape[1], rows.dtype))
+        squares = _add_up(np.square(rows, out=scratch))
     return math.sqrt(float(squares.max(initial=0.0)))
+
+
+def _add_up(rows: Array) -> Array:
+    # Twice as fast for short rows as einsum or a sum over the second axis.
+    sums: Array = rows.dot(np.ones(rows.shape[1], rows.dtype))
+    return sums
 
 
 def _measure_closely(new: Array, old: Array | None) -> Figures:

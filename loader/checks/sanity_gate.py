@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,14 @@ from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
 from hotdelta.signature_calls import array_dtype
 from loader.checks.sanity import Figures, Usual, judge_shares, judge_values
-from loader.checks.sanity_figures import chunked, has_figures, measure, rows_per_chunk
+from loader.checks.sanity_figures import (
+    StackedRows,
+    chunked,
+    has_figures,
+    measure,
+    measure_each,
+    rows_per_chunk,
+)
 from loader.checks.sanity_statistics import Accepted, KnownUpdates, SanityStatistics
 from loader.files.commit_files import VerifiedFiles
 from loader.files.fed_update import FedUpdate
@@ -45,17 +52,38 @@ class SanityGate:
         self, manifest: Manifest, schema: Schema, update: FedUpdate, before: FedUpdate
     ) -> Accepted:
         """`before` is the pre-image of the update. Raises SanityError."""
-        if manifest.node not in self._released:
-            self._check_shares(manifest, schema)
-        accepted: dict[str, Figures] = {}
+        measured: dict[str, Figures] = {}
         for spec in schema.variables:
             name = spec.key + (names.ROWS_SUFFIX if spec.is_table else names.VALUE_SUFFIX)
             rows = update[name]
             if len(rows):
                 figures = measure(chunked(rows, before[name])) if has_figures(rows.dtype) else Figures()
-                share = len(rows) / max(1, spec.shape[0]) if spec.is_table else 0.0
-                accepted[spec.key] = self._judge(manifest, spec, replace(figures, touched_share=share))
-        return Accepted(manifest.node, accepted)
+                measured[spec.key] = _with_share(figures, spec, len(rows))
+        return self._judge_delta(manifest, schema, measured, self.statistics)
+
+    def check_deltas(
+        self, manifests: Sequence[Manifest], schema: Schema, rows: Mapping[str, StackedRows]
+    ) -> list[Accepted]:
+        """Judges deltas that follow each other, each as if those before it were applied already.
+
+        `rows` by the key of the variable. Of the first one that may not be applied, and of those after it, nothing is
+        returned, and nothing is remembered: `check_delta` says what is wrong with it.
+        """
+        measured: list[dict[str, Figures]] = [{} for _ in manifests]
+        for spec in schema.variables:
+            stacked = rows[spec.key]
+            figures = measure_each(stacked)
+            for update, count in enumerate(stacked.counts):
+                if count:
+                    measured[update][spec.key] = _with_share(figures[update], spec, count)
+        trial, accepted = self.statistics.copy(), list[Accepted]()
+        for manifest, found in zip(manifests, measured, strict=True):
+            try:
+                accepted.append(self._judge_delta(manifest, schema, found, trial))
+            except SanityError:
+                break
+            trial.add(accepted[-1])
+        return accepted
 
     def check_full(self, files: VerifiedFiles, schema: Schema) -> Accepted:
         """A full may differ from the live state by any number of updates, so its changes are not looked at.
@@ -69,7 +97,8 @@ class SanityGate:
         files.require_unchanged()
         judged = zip(variables, measured, strict=True)
         return Accepted(
-            manifest.node, {spec.key: self._judge(manifest, spec, figures) for spec, figures in judged}
+            manifest.node,
+            {spec.key: self._judge(manifest, spec, figures, self.statistics) for spec, figures in judged},
         )
 
     def forget_another_history(self, newest: Position | None) -> None:
@@ -83,31 +112,54 @@ class SanityGate:
         """The update was applied: later ones are compared with it."""
         self.statistics.add(accepted)
 
-    def _check_shares(self, manifest: Manifest, schema: Schema) -> None:
+    def _judge_delta(
+        self,
+        manifest: Manifest,
+        schema: Schema,
+        measured: Mapping[str, Figures],
+        statistics: SanityStatistics,
+    ) -> Accepted:
+        if manifest.node not in self._released:
+            self._check_shares(manifest, schema, statistics)
+        for spec in schema.variables:
+            if spec.key in measured:
+                self._judge(manifest, spec, measured[spec.key], statistics)
+        return Accepted(manifest.node, measured)
+
+    def _check_shares(self, manifest: Manifest, schema: Schema, statistics: SanityStatistics) -> None:
         for spec in schema.tables:
             record = manifest.tables.get(spec.key)
             limits = self._settings.limits_of(spec.key, is_table=True)
-            complaint = judge_shares(record, limits, self._usual(manifest, spec)) if record else ""
+            complaint = judge_shares(record, limits, _usual(manifest, spec, statistics)) if record else ""
             if complaint:
-                raise self._insane(manifest, spec, complaint)
+                raise _insane(manifest, spec, complaint, statistics)
 
-    def _judge(self, manifest: Manifest, spec: VariableSpec, figures: Figures) -> Figures:
+    def _judge(
+        self, manifest: Manifest, spec: VariableSpec, figures: Figures, statistics: SanityStatistics
+    ) -> Figures:
         limits = self._settings.limits_of(spec.key, is_table=spec.is_table)
-        complaint = judge_values(figures, limits, self._usual(manifest, spec))
+        complaint = judge_values(figures, limits, _usual(manifest, spec, statistics))
         if complaint and manifest.node not in self._released:
-            raise self._insane(manifest, spec, complaint)
+            raise _insane(manifest, spec, complaint, statistics)
         return figures
 
-    def _usual(self, manifest: Manifest, spec: VariableSpec) -> Usual | None:
-        is_new = self.statistics.is_new(manifest.node)
-        return self.statistics.usual(spec.key) if is_new else None
 
-    def _insane(self, manifest: Manifest, spec: VariableSpec, complaint: str) -> SanityError:
-        self.statistics.refuse(manifest.node)
-        return SanityError(
-            f"{manifest.kind} {manifest.position} is quarantined: {spec.key!r}: {complaint}",
-            hint=f"a later full steps over it; if it is meant to be so: hotdelta release URL {manifest.position}",
-        )
+def _with_share(figures: Figures, spec: VariableSpec, rows: int) -> Figures:
+    return replace(figures, touched_share=rows / max(1, spec.shape[0])) if spec.is_table else figures
+
+
+def _usual(manifest: Manifest, spec: VariableSpec, statistics: SanityStatistics) -> Usual | None:
+    return statistics.usual(spec.key) if statistics.is_new(manifest.node) else None
+
+
+def _insane(
+    manifest: Manifest, spec: VariableSpec, complaint: str, statistics: SanityStatistics
+) -> SanityError:
+    statistics.refuse(manifest.node)
+    return SanityError(
+        f"{manifest.kind} {manifest.position} is quarantined: {spec.key!r}: {complaint}",
+        hint=f"a later full steps over it; if it is meant to be so: hotdelta release URL {manifest.position}",
+    )
 
 
 def measured_variables(schema: Schema) -> list[VariableSpec]:

@@ -78,6 +78,15 @@ class SanityStatistics:
         self._recent: dict[str, deque[Figures]] = {}
         self._largest: dict[str, tuple[float, float]] = {}
 
+    def copy(self) -> SanityStatistics:
+        """To try what updates would come to before they are applied."""
+        known = KnownUpdates(self._until, self._before, tuple(self._refused))
+        copied = SanityStatistics(known, min_updates=self._min_updates)
+        copied._norms = dict(self._norms)
+        copied._recent = {key: recent.copy() for key, recent in self._recent.items()}
+        copied._largest = dict(self._largest)
+        return copied
+
     @property
     def until(self) -> Position | None:
         """The newest position that was accepted."""

@@ -27,6 +27,9 @@ from loader.files.fed_update import FedUpdate
 
 Array = npt.NDArray[Any]
 
+# What is not larger is read at once: a call for each tensor would take longer. TensorFlow copies what lies in it.
+_WHOLE_BYTES = 64 * 1024
+
 
 class DeltaFiles(StoredTensors):
     """The files of a delta that serving reads. Everything raises DamagedError.
@@ -136,6 +139,10 @@ class _OpenFile:
         """Once from the file, later the same bytes again."""
         if not size:
             return aligned(0)
+        if self.record.bytes <= _WHOLE_BYTES:
+            if not self._pieces:
+                self._pieces[0] = self._read(0, self.record.bytes)
+            return self._pieces[0][offset : offset + size]
         piece = self._pieces.get(offset)
         if piece is None or len(piece) != size:
             piece = self._pieces[offset] = self._read(offset, size)

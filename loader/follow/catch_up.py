@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
@@ -41,21 +42,30 @@ def catch_up(
         if not steps:
             return origin
         progress = ProgressLog("catching up", of=len(steps))
-        for done, step in enumerate(steps):
+        done, may_fold = 0, True
+        while done < len(steps):
             progress.tell(done)
-            manifest = manifest_of(step)
+            manifest = manifest_of(steps[done])
+            taken = _take_together(model, steps, done, chain.run_dir, staging) if may_fold else []
+            # One that could not be applied is no reason to read the next ones twice.
+            may_fold = may_fold and taken is not None
             try:
-                figures = _take(model, manifest, chain.run_dir, staging, watch, slice_bytes).figures
+                taken = taken or [
+                    (manifest, _take(model, manifest, chain.run_dir, staging, watch, slice_bytes))
+                ]
             except (ChainError, ApplyError) as error:
                 if chain.report_broken(manifest, error) is not None:
                     return origin
                 break
-            chain.report_used(manifest, model.metadata)
-            if manifest.kind is Kind.FULL:
-                norms.replace(figures)
-            else:
-                norms.add_delta(figures)
-            origin = chain.origin_after(manifest, origin)
+            for manifest, accepted in taken:
+                staging.checks.values.accept(accepted)
+                chain.report_used(manifest, model.metadata)
+                if manifest.kind is Kind.FULL:
+                    norms.replace(accepted.figures)
+                else:
+                    norms.add_delta(accepted.figures)
+                origin = chain.origin_after(manifest, origin)
+            done += len(taken)
 
 
 def manifest_of(step: Step) -> Manifest:
@@ -83,8 +93,31 @@ def _take(
             accepted = checks.values.check_full(files, schema)
             restore_verified(model, files, slice_bytes=slice_bytes)
     require_node(model, manifest.node)
-    checks.values.accept(accepted)
     return accepted
+
+
+def _take_together(
+    model: LiveModel, steps: Sequence[Step], first: int, run_dir: Path, staging: DeltaStaging
+) -> list[tuple[Manifest, Accepted]] | None:
+    """The next deltas that can be taken as one, if any; None when the model did not take them: then one by one."""
+    try:
+        taken = staging.stage_together(model, run_dir, _deltas_from(steps, first))
+        if taken:
+            model.apply()
+            require_node(model, taken[-1][0].node)
+    except ApplyError:
+        with contextlib.suppress(ApplyError):
+            model.discard()
+        return None
+    return taken
+
+
+def _deltas_from(steps: Sequence[Step], first: int) -> Iterator[Manifest]:
+    for at in range(first, len(steps)):
+        step = steps[at]
+        if not isinstance(step, ApplyDelta):
+            return
+        yield step.manifest
 
 
 def restore_verified(model: LiveModel, files: VerifiedFiles, *, slice_bytes: int) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from hotdelta.chain import Manifest
+from hotdelta.errors import ApplyError, ChainError
 from loader.checks.checks import Checks
 from loader.checks.sanity_statistics import Accepted
 from loader.files.delta_in_memory import DeltaFiles
 from loader.files.fed_update import FedUpdate
 from loader.lag import Stopwatch
+from loader.model.delta_folding import FoldedDeltas, is_plain
 from loader.model.live_model import LiveModel
 
 # Less is hashed in less time than another thread needs to begin.
 _BESIDE_BYTES = 4 * 1024 * 1024
+# Deltas are folded for what each of them costs beside its rows. A large one costs its rows.
+_SMALL_BYTES = 256 * 1024
+_FOLD_BYTES = 8 * 1024 * 1024
+_FOLD_DELTAS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,55 @@ class DeltaStaging:
             with watch.measure("sanity"):
                 accepted = self.checks.values.check_delta(manifest, schema, update, preimage)
         return StagedDelta(preimage, accepted)
+
+    def stage_together(
+        self, model: LiveModel, run_dir: Path, manifests: Iterable[Manifest]
+    ) -> list[tuple[Manifest, Accepted]]:
+        """Stages the first few of some deltas as one update, for a model that serves nobody: those, and their figures.
+
+        Each is verified and judged as `stage` does it. None of them when there is nothing to gain, or something is
+        wrong with the first: then `stage` says what. Raises ApplyError; then something may be staged, which must not
+        be applied.
+        """
+        schema = model.metadata.schema
+        read = self._read_together(model, run_dir, manifests)
+        chosen, updates = [manifest for manifest, _ in read], [update for _, update in read]
+        if len(chosen) < 2:
+            return []
+        folded = FoldedDeltas(chosen, updates, schema)
+        model.stage_rows(folded.update)
+        accepted = self.checks.values.check_deltas(chosen, schema, folded.stacked(model.preimage()))
+        good = len(accepted)
+        if good < len(chosen):
+            model.discard()
+            if good:
+                model.stage_rows(FoldedDeltas(chosen[:good], updates[:good], schema).update)
+        return list(zip(chosen[:good], accepted, strict=True))
+
+    def _read_together(
+        self, model: LiveModel, run_dir: Path, manifests: Iterable[Manifest]
+    ) -> list[tuple[Manifest, FedUpdate]]:
+        """Verified, up to the first one that is large or anything is wrong with."""
+        schema, node = model.metadata.schema, model.node
+        found: list[tuple[Manifest, FedUpdate]] = []
+        size = 0
+        for manifest in manifests:
+            size += manifest.serving_bytes
+            is_small = manifest.serving_bytes < _SMALL_BYTES and size < _FOLD_BYTES
+            if not is_small or manifest.parent != node or len(found) == _FOLD_DELTAS:
+                break
+            try:
+                delta = self.checks.open_delta(run_dir, manifest, schema)
+                self.checks.digests(delta)
+                update = delta.update(schema)
+            except (ChainError, ApplyError):
+                # It is taken alone when its turn comes, and what is wrong with it is reported then.
+                break
+            if not is_plain(update, manifest, schema):
+                break
+            found.append((manifest, update))
+            node = manifest.node
+        return found
 
     @contextlib.contextmanager
     def _verifying(self, delta: DeltaFiles, watch: Stopwatch) -> Iterator[None]:

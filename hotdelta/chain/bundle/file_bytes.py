@@ -27,26 +27,36 @@ def open_plainly(path: Path | str, *, may_be_link: bool = False) -> int:
     Raises OSError for anything else: a symbolic link could lead out of the directory and be turned elsewhere after it
     was verified, and a pipe would let its reader wait for ever.
     """
+    return open_regular(path, may_be_link=may_be_link)[0]
+
+
+def open_regular(path: Path | str, *, may_be_link: bool = False) -> tuple[int, int]:
+    """The same, and how large the file is."""
     follow = 0 if may_be_link else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | follow)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     except OSError:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, status.st_size
 
 
 def read_plainly(path: Path | str, max_bytes: int) -> bytes:
     """What a regular file holds, or one byte more than `max_bytes` of it. Raises OSError, as open_plainly does."""
-    descriptor = open_plainly(path)
+    descriptor, expected = open_regular(path)
     try:
-        pieces, size = [], 0
+        content = os.read(descriptor, min(expected, _READ_BYTES, max_bytes) + 1)
+        if len(content) == expected:
+            # There was room for one byte more.
+            return content
+        pieces, size = [content], len(content)
         while size <= max_bytes and (piece := os.read(descriptor, min(_READ_BYTES, max_bytes + 1 - size))):
             pieces.append(piece)
             size += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
     finally:
         os.close(descriptor)
 

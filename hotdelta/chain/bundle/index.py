@@ -14,12 +14,23 @@ from pathlib import Path
 from hotdelta.chain.bundle.dtypes import DTYPE_NUMBERS, DTYPES
 from hotdelta.chain.bundle.file_bytes import read_plainly
 from hotdelta.chain.bundle.table_file import decode_table, encode_table
-from hotdelta.chain.bundle.wire import MalformedError, bytes_field, fixed32_field, parse_message, varint_field
+from hotdelta.chain.bundle.wire import (
+    MAX_SIZE,
+    MalformedError,
+    bytes_field,
+    fixed32_field,
+    parse_message,
+    read_varint,
+    varint_field,
+)
 from hotdelta.errors import DamagedError
 
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 
 _MAX_RANK = 254
+# Field numbers of an entry and their wire types, as the one byte that they are.
+_DTYPE_TAG, _SHAPE_TAG, _SHARD_TAG, _OFFSET_TAG, _SIZE_TAG, _CRC_TAG = 0x08, 0x12, 0x18, 0x20, 0x28, 0x35
+_NUMBER_TAGS = frozenset({_DTYPE_TAG, _SHARD_TAG, _OFFSET_TAG, _SIZE_TAG})
 
 Extents = tuple[tuple[int, int], ...]
 
@@ -89,12 +100,13 @@ def read_index(path: Path) -> BundleIndex:
     return parse_index(content, path)
 
 
-def parse_index(data: bytes, path: Path) -> BundleIndex:
+def parse_index(data: bytes, path: Path | str) -> BundleIndex:
     """Raises DamagedError when these bytes, which were read from `path`, are not the index of a tensor bundle."""
     try:
         return decode_index(data)
     except MalformedError as error:
-        raise DamagedError(f"index {path.name}: {error}", path=path, position="") from error
+        found = Path(path)
+        raise DamagedError(f"index {found.name}: {error}", path=found, position="") from error
 
 
 def encode_key(name: str) -> bytes:
@@ -141,6 +153,39 @@ def _decode_header(data: bytes) -> int:
 
 
 def _decode_entry(data: bytes) -> BundleEntry:
+    """In one pass over the fields that entries have; anything that is unusual is left to the parser of messages.
+
+    A chain of 20,000 deltas has 100,000 entries and more.
+    """
+    numbers, shape = {}, b""
+    at, end = 0, len(data)
+    while at < end:
+        tag, at = data[at], at + 1
+        if tag == _CRC_TAG:
+            crc, at = data[at : at + 4], at + 4
+            numbers[tag] = int.from_bytes(crc, "little")
+        elif tag == _SHAPE_TAG:
+            size, at = read_varint(data, at)
+            shape, at = data[at : at + size], at + size
+        elif tag in _NUMBER_TAGS:
+            numbers[tag], at = read_varint(data, at)
+        else:
+            return _decode_any_entry(data)
+    if at != end or max(numbers.values(), default=0) > MAX_SIZE:
+        return _decode_any_entry(data)
+    find = numbers.get
+    number = find(_DTYPE_TAG, 0)
+    return BundleEntry(
+        dtype=DTYPES.get(number) or f"tensorflow-{number}",
+        shape=_decode_shape(shape),
+        shard=find(_SHARD_TAG, 0),
+        offset=find(_OFFSET_TAG, 0),
+        size=find(_SIZE_TAG, 0),
+        crc32c=find(_CRC_TAG, 0),
+    )
+
+
+def _decode_any_entry(data: bytes) -> BundleEntry:
     fields = parse_message(data)
     number = fields.integer(1)
     return BundleEntry(

@@ -144,9 +144,13 @@ def _decode_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     block = block[:limit]
     key, keys_bytes, offset = b"", 0, 0
     while offset < limit:
-        shared, offset = read_varint(block, offset)
-        unshared, offset = read_varint(block, offset)
-        value_size, offset = read_varint(block, offset)
+        if offset + 3 <= limit and max(sizes := block[offset : offset + 3]) < 0x80:
+            # One byte each, as they nearly always are.
+            (shared, unshared, value_size), offset = sizes, offset + 3
+        else:
+            shared, offset = read_varint(block, offset)
+            unshared, offset = read_varint(block, offset)
+            value_size, offset = read_varint(block, offset)
         if shared > len(key) or shared + unshared > _MAX_KEY_BYTES:
             raise MalformedError("a key is longer than it can be")
         start, value_start = offset, offset + unshared

@@ -9,7 +9,7 @@ ENDS_EARLY = "it ends too early"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MAX_VARINT_BYTES = 10
-_MAX_SIZE = 2**62
+MAX_SIZE = 2**62
 
 
 class MalformedError(ValueError):
@@ -70,7 +70,7 @@ class Message:
     def integer(self, number: int) -> int:
         """A count, size or offset: what is negative or absurd is malformed."""
         value = self.values.get(number, [0])[-1]
-        if not isinstance(value, int) or value > _MAX_SIZE:
+        if not isinstance(value, int) or value > MAX_SIZE:
             raise MalformedError(f"field {number} is not a size")
         return value
 

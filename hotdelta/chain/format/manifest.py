@@ -207,8 +207,9 @@ def _check_consistent(manifest: Manifest) -> None:
         raise ManifestError("a file is listed twice")
     if [file.role for file in manifest.files].count(names.ROLE_INDEX) != 1:
         raise ManifestError("a commit has exactly one index file")
+    start = f"{manifest.prefix}."
     for name in file_names:
-        if not name.startswith(f"{manifest.prefix}."):
+        if not name.startswith(start):
             raise ManifestError(f"file {name!r} does not belong to prefix {manifest.prefix!r}")
 
 

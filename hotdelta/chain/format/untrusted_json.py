@@ -23,8 +23,9 @@ class Fields:
 
     __slots__ = ("_document", "_name", "_parent")
 
-    def __init__(self, document: Any, name: str, parent: Fields | None = None) -> None:
-        """`name` is what to call it in a complaint; of an object in another, the field that it is there."""
+    def __init__(self, document: Any, name: str | tuple[str, int], parent: Fields | None = None) -> None:
+        """`name` is what to call it in a complaint; of an object in another, the field that it is there, and in a
+        list its place."""
         self._document = document
         self._name = name
         self._parent = parent
@@ -33,7 +34,8 @@ class Fields:
 
     @property
     def where(self) -> str:
-        return self._name if self._parent is None else f"{self._parent.where}: {self._name}"
+        name = self._name if isinstance(self._name, str) else f"{self._name[0]!r}[{self._name[1]}]"
+        return name if self._parent is None else f"{self._parent.where}: {name}"
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> Self:
@@ -64,8 +66,9 @@ class Fields:
         return None if self._get(name) is None else self.text(name)
 
     def hex(self, name: str, digits: int) -> str:
-        value = self.text(name)
-        if len(value) != digits or not _HEX.fullmatch(value):
+        value = self._document.get(name)
+        if not isinstance(value, str) or len(value) != digits or not _HEX.fullmatch(value):
+            self.text(name)
             self._wrong(name, f"{digits} lower-case hexadecimal digits")
         return value
 
@@ -73,14 +76,16 @@ class Fields:
         return self.hex(name, digits) if name in self._document else ""
 
     def choice(self, name: str, allowed: Collection[str]) -> str:
-        value = self.text(name)
-        if value not in allowed:
+        value = self._document.get(name)
+        if not isinstance(value, str) or value not in allowed:
+            self.text(name)
             self._wrong(name, f"one of {', '.join(map(str, allowed))}")
         return value
 
     def file_name(self, name: str) -> str:
-        value = self.text(name)
-        if not _FILE_NAME.fullmatch(value):
+        value = self._document.get(name)
+        if not isinstance(value, str) or not _FILE_NAME.fullmatch(value):
+            self.text(name)
             self._wrong(name, "a plain file name")
         return value
 
@@ -92,8 +97,9 @@ class Fields:
         return value
 
     def count(self, name: str) -> int:
-        value = self.integer(name)
-        if value < 0:
+        value = self._document.get(name)
+        if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
+            self.integer(name)
             self._wrong(name, "a count")
         return value
 
@@ -140,7 +146,8 @@ class Fields:
         value = self._get(name)
         if not isinstance(value, list):
             self._wrong(name, "a list")
-        return [Fields(item, f"{name!r}[{index}]", self) for index, item in enumerate(value)]
+        # Names are spelled only for a complaint.
+        return [Fields(item, (name, index), self) for index, item in enumerate(value)]
 
 
 def _refuse_constant(name: str) -> NoReturn:

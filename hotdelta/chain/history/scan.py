@@ -5,10 +5,12 @@ Scanning only reads. Files may come and go meanwhile: retention deletes, trainer
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +40,22 @@ class Listing:
     refused: tuple[Refused, ...] = ()
 
 
+@contextmanager
+def collecting_later() -> Iterator[None]:
+    """No garbage is collected while thousands of objects are made that stay: to look for it among them, and among
+    those of TensorFlow, again and again, takes a quarter of the time.
+
+    Several threads may be inside, and one may enter it again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 # Inode, size and time of modification: what tells whether a file is still the one that was parsed.
 _Version = tuple[int, int, int]
 _Parsed = tuple[_Version, Manifest | Refused]
@@ -60,11 +78,12 @@ class Scanner:
     def scan(self) -> Listing:
         """Never raises because files vanish meanwhile; a directory that is missing is empty."""
         found: dict[str, _Parsed] = {}
-        for kind in Kind:
-            found.update(self._scan_directory(kind))
-        if found != self._parsed:
-            self._parsed = found
-            self._listing = self._rebuilt()
+        with collecting_later():
+            for kind in Kind:
+                found.update(self._scan_directory(kind))
+            if found != self._parsed:
+                self._parsed = found
+                self._listing = self._rebuilt()
         return self._listing
 
     def _scan_directory(self, kind: Kind) -> dict[str, _Parsed]:

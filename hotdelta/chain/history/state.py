@@ -17,7 +17,7 @@ from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.format.position import Node, Position
 from hotdelta.chain.history.plan import ApplyDelta, RestoreFull, plan
-from hotdelta.chain.history.scan import Listing, Scanner
+from hotdelta.chain.history.scan import Listing, Scanner, collecting_later
 from hotdelta.chain.history.signing import trusted_listing
 from hotdelta.chain.history.verification import directory_of, verify
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HoleError
@@ -151,7 +151,8 @@ def _reach(
     """As far as the manifests lead, and why not further."""
     manifests = listing.manifests
     schema = manifests[-1].schema if has_one_schema and manifests else None
-    found = plan(None, manifests, schema=schema, refused=listing.refused)
+    with collecting_later():
+        found = plan(None, manifests, schema=schema, refused=listing.refused)
     fulls = [step.manifest for step in found.steps if isinstance(step, RestoreFull)]
     deltas = tuple(step.manifest for step in found.steps if isinstance(step, ApplyDelta))
     return ChainState(run_dir, fulls[0], deltas) if fulls else None, found.problem
@@ -212,9 +213,6 @@ def _refuse_to_start_over(
         )
 
 
-_Verdict = Callable[[], DamagedError | None]
-
-
 def first_damage(
     run_dir: Path, manifests: Sequence[Manifest], *, roles: Collection[str] = names.ROLES
 ) -> tuple[Manifest, DamagedError] | None:
@@ -224,22 +222,20 @@ def first_damage(
     """
     progress = ProgressLog("checking files", of=len(manifests))
     with ThreadPoolExecutor(_THREADS, "hotdelta-verifying") as pool:
-        verdicts = [(manifest, _begin(pool, run_dir, manifest, roles)) for manifest in manifests]
-        for done, (manifest, verdict) in enumerate(verdicts):
+        # The files of one role each: a full has two large ones, and is not to keep a single thread busy.
+        beside = {
+            at: [pool.submit(_find_damage, run_dir, manifest, [role]) for role in roles]
+            for at, manifest in enumerate(manifests)
+            if manifest.total_bytes >= _LARGE_BYTES
+        }
+        for done, manifest in enumerate(manifests):
             progress.tell(done)
-            error = verdict()
+            futures = beside.get(done)
+            error = _first_of(futures) if futures else _find_damage(run_dir, manifest, roles)
             if error is not None:
                 pool.shutdown(cancel_futures=True)
                 return manifest, error
     return None
-
-
-def _begin(pool: ThreadPoolExecutor, run_dir: Path, manifest: Manifest, roles: Collection[str]) -> _Verdict:
-    if manifest.total_bytes < _LARGE_BYTES:
-        return lambda: _find_damage(run_dir, manifest, roles)
-    # The files of one role each: a full has two large ones, and is not to keep a single thread busy.
-    futures = [pool.submit(_find_damage, run_dir, manifest, [role]) for role in roles]
-    return lambda: _first_of(futures)
 
 
 def _first_of(futures: Sequence[Future[DamagedError | None]]) -> DamagedError | None:

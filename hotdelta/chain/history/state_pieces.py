@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,7 +53,7 @@ class OpenFiles:
         except OSError as error:
             raise unreadable(path, "", error) from error
         if not is_whole:
-            raise DamagedError(f"{path} became shorter while it was read", path=path, position="")
+            raise became_shorter(path)
 
     def _find(self, path: Path) -> int | None:
         with self._guard_opened:
@@ -141,11 +140,13 @@ class FiledRows:
 Piece = HeldRows | FiledRows
 
 
-def put_together(gathered: Sequence[HeldRows]) -> HeldRows:
+def put_together(ids: Ids, rows: Array) -> HeldRows:
     """Of each id the last row."""
-    ids = np.concatenate([held.ids for held in gathered])
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
     is_last = np.append(ids[1:] != ids[:-1], True)
-    rows = np.concatenate([held.rows for held in gathered]) if len(gathered) > 1 else gathered[0].rows
     return HeldRows(ids[is_last], rows[order[is_last]])
+
+
+def became_shorter(path: Path) -> DamagedError:
+    return DamagedError(f"{path} became shorter while it was read", path=path, position="")

@@ -19,7 +19,7 @@ import numpy as np
 
 from hotdelta.chain.bundle.delta_tensors import possible_ids
 from hotdelta.chain.bundle.dtypes import stored_dtype
-from hotdelta.chain.bundle.file_bytes import aligned
+from hotdelta.chain.bundle.file_bytes import Bytes, aligned, open_plainly, read_into
 from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.format import names
 from hotdelta.chain.history.state import ChainState
@@ -32,8 +32,10 @@ from hotdelta.chain.history.state_pieces import (
     OpenFiles,
     Piece,
     StoredRows,
+    became_shorter,
     put_together,
 )
+from hotdelta.chain.history.verification import unreadable
 from hotdelta.errors import DamagedError, ManifestError
 from hotdelta.logs import ProgressLog
 
@@ -65,7 +67,7 @@ class _Patch:
 
     @property
     def size(self) -> int:
-        return self.rows.type.size + self.ids.type.size
+        return self.rows.size + self.ids.size
 
 
 class StateReader:
@@ -238,20 +240,20 @@ class StateReader:
     ) -> Iterator[Piece]:
         """The patches in order: small ones put together in memory, the others left in their files."""
         progress = ProgressLog("reading deltas", of=len(patches))
-        gathered, size = list[HeldRows](), 0
+        gathered, size = list[_Patch](), 0
         for done, patch in enumerate(patches):
             progress.tell(done)
             is_held = is_small(patch.size)
             if gathered and (not is_held or size >= self._limits.fold_bytes):
-                yield put_together(gathered)
+                yield self._read_together(gathered, found, dtype)
                 gathered, size = [], 0
             if is_held:
-                gathered.append(self._read_patch(patch, found, dtype))
+                gathered.append(patch)
                 size += patch.size
             else:
                 yield self._leave(patch, found, dtype)
         if gathered:
-            yield put_together(gathered)
+            yield self._read_together(gathered, found, dtype)
 
     def _is_small(self, size: int) -> bool:
         return size < self._limits.small_bytes
@@ -272,12 +274,45 @@ class StateReader:
         with OpenFiles(1) as files:
             ids = self._read_ids(files, patch, found)
         if (np.diff(ids) <= 0).any():
-            return put_together([self._read_patch(patch, found, dtype)])
+            return self._read_together([patch], found, dtype)
         return FiledRows(patch.rows, patch.ids, ids)
 
-    def _read_patch(self, patch: _Patch, found: TensorType, dtype: Any) -> HeldRows:
-        with OpenFiles(1) as files:
-            return HeldRows(self._read_ids(files, patch, found), self._read(files, patch.rows, dtype))
+    def _read_together(self, patches: Sequence[_Patch], found: TensorType, dtype: Any) -> HeldRows:
+        """Of each id the last row. The file of each patch is opened once."""
+        counts = [patch.rows.type.shape[0] for patch in patches]
+        ids = np.empty(sum(counts), np.int64)
+        rows = np.empty((len(ids), *found.shape[1:]), dtype)
+        ids_left, rows_left = ids.view(np.uint8), rows.reshape(-1).view(np.uint8)
+        for patch in patches:
+            ids_size, rows_size = patch.ids.size, patch.rows.size
+            self._read_patch(patch, ids_left[:ids_size], rows_left[:rows_size])
+            ids_left, rows_left = ids_left[ids_size:], rows_left[rows_size:]
+        is_outside = (ids < 0) | (ids >= found.shape[0])
+        if is_outside.any():
+            at = np.searchsorted(np.cumsum(counts), is_outside.argmax(), side="right")
+            raise self._damaged(patches[int(at)].ids.link, f"it has rows outside {found}")
+        return put_together(ids, rows)
+
+    def _read_patch(self, patch: _Patch, ids: Bytes, rows: Bytes) -> None:
+        extents = (*patch.ids.extents, *patch.rows.extents)
+        if len(extents) > 2 or extents[0].shard != extents[1].shard:
+            # Several servers wrote it.
+            with OpenFiles(2) as files:
+                self._read_rows(files, patch.ids, ids, 0)
+                self._read_rows(files, patch.rows, rows, 0)
+            return
+        path = self._index.shard_path(patch.rows.link, extents[0].shard)
+        try:
+            descriptor = open_plainly(path)
+            try:
+                is_whole = read_into(descriptor, ids, extents[0].offset)
+                is_whole = is_whole and read_into(descriptor, rows, extents[1].offset)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise unreadable(Path(path), "", error) from error
+        if not is_whole:
+            raise became_shorter(Path(path))
 
     def _read_ids(self, files: OpenFiles, patch: _Patch, found: TensorType) -> Ids:
         ids = self._read(files, patch.ids)
