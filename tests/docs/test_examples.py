@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +32,16 @@ CHANGES = {
     '"3.17"': '"1.2"',
     "model.ckpt-1000": "model.ckpt-0",
     "model.ckpt-1010": "model.ckpt-128",
-    "for user, item, label in batches": "for user, item, label in pairs",
+    "for (user, item, label), end in batches": "for (user, item, label), end in pairs",
 }
 
 
 class Reader:
     """Data that can be read from a place on."""
 
-    def __init__(self) -> None:
-        self.offset = 0
-
-    def seek(self, offset: int) -> None:
-        self.offset = offset
-
-    def batches(self) -> tf.data.Dataset:
-        return random_batches()
+    def read(self, offset: int) -> Iterator[tuple[int, float, Any, Any]]:
+        for end, (x, y) in enumerate(random_batches().as_numpy_iterator(), offset + 1):
+            yield end, 1.0, x, y
 
 
 class Towers(tf.Module):
@@ -91,9 +86,8 @@ def for_training() -> Scope:
         "data": random_batches(),
         "reader": Reader(),
         "checkpoint": DeltaCheckpoint("run"),
-        "batches": random_batches().as_numpy_iterator(),
-        "batch_event_time": 1.0,
-        "pairs": [(np.arange(4), np.arange(4), np.ones(4, "f4"))],
+        "batches": [(batch, end, 1.0) for end, batch in enumerate(random_batches().as_numpy_iterator())],
+        "pairs": [((np.arange(4), np.arange(4), np.ones(4, "f4")), 1)],
     }
 
 
@@ -149,7 +143,9 @@ def test_the_quick_start_leaves_a_chain(quick_started: Path) -> None:
     assert positions == ["1.1", "1.2"]
 
 
-@pytest.mark.filterwarnings("ignore:`shuffle=True` was passed, but will be ignored")
+@pytest.mark.filterwarnings(
+    "ignore:`shuffle=True` was passed, but will be ignored", "ignore:Your input ran out of data"
+)
 @pytest.mark.parametrize("block", examples())
 def test_the_example_runs_as_it_is_printed(block: Block, directory: Path) -> None:
     scope = READERS_OWN[block.page.name]()
