@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
-from tests.forks import search_less_for_garbage
+from tests.forks import SELDOM, search_less_for_garbage
 from tests.signing_keys import KEY
+
+# Before the tests import TensorFlow: that is when most of the searching is done.
+gc.set_threshold(*SELDOM)
 
 # As in the profile that hypothesis has for CI: an example that a busy machine runs or draws slowly is no failure.
 settings.register_profile(

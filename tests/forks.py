@@ -19,6 +19,9 @@ from typing import Any, Self
 
 from tests.waiting import LIMIT_SECONDS, wait_until
 
+# Python's own are 700, 10 and 10.
+SELDOM = (50_000, 10, 10)
+
 
 class Fork:
     """One process, which is no child of ours: what subprocess.Popen can do with one."""
@@ -117,7 +120,7 @@ def search_less_for_garbage() -> None:
     """Never again what is there now; the rest seldom: a graph is a million small objects, and 700 are the default."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
+    gc.set_threshold(*SELDOM)
 
 
 def _note_ends(ends: Path) -> None:
