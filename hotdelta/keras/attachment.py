@@ -270,13 +270,15 @@ class Attachment:
 
     def quiet(self) -> Quiet | None:
         binding, calls = self.binding, self._calls
-        if binding is None or calls is None or self._has_changed() or not binding.is_of(binding.model):
+        if binding is None or calls is None or self._has_changed():
             return None
         if self.brackets.are_used and not self.is_in_fit:
-            return self.brackets.quiet()
-        # Between the calls of fit callbacks run, and write what they like. In a loop nothing else may write.
-        is_loop = not self.is_in_fit and not binding.functions_of_others
-        return calls.quiet(told=self._told_batches, is_idle_allowed=is_loop)
+            quiet = self.brackets.quiet()
+        else:
+            # Between the calls of fit callbacks run, and write what they like. In a loop nothing else may write.
+            is_loop = not self.is_in_fit and not binding.functions_of_others
+            quiet = calls.quiet(told=self._told_batches, is_idle_allowed=is_loop)
+        return quiet if quiet is not None and binding.is_of(binding.model) else None
 
     def why_blind(self) -> str | None:
         return None if self._calls is None else self._calls.why_blind

@@ -151,6 +151,17 @@ def committed_steps(run_dir: Path) -> list[int]:
     return [manifest.step for manifest in manifests(run_dir, Kind.DELTA)]
 
 
+def wait_for_commit(callback: hk.DeltaCheckpoint, step: int) -> None:
+    """Also until the trainer knows of it."""
+    run_dir = callback.checkpoint_dir
+    wait_until(
+        lambda: (
+            committed_steps(run_dir)[-1:] == [step] and callback.position == manifests(run_dir)[-1].position
+        ),
+        lambda: committed_steps(run_dir),
+    )
+
+
 def in_background(training: Any) -> threading.Thread:
     thread = threading.Thread(target=training, daemon=True)
     thread.start()
@@ -183,7 +194,7 @@ def test_what_a_loop_trained_is_committed_while_it_does_nothing(tmp_path: Path) 
         for first in range(0, len(inputs), BATCH):
             model.train_on_batch(inputs[first : first + BATCH], targets[first : first + BATCH])
             callback.step(bookmark=f"file-{first}")
-        wait_until(lambda: committed_steps(tmp_path)[-1:] == [10], lambda: committed_steps(tmp_path))
+        wait_for_commit(callback, 10)
         assert_saved(callback)
     with by_hand(tmp_path) as callback:
         found = callback.resume(small_model(seed=2))
@@ -220,7 +231,7 @@ def test_a_loop_of_its_own_is_saved_between_its_brackets(tmp_path: Path) -> None
             time.sleep(0.5)
             assert committed_steps(tmp_path)[-1] == 1, "half a step"
             weight.assign(weight - 0.5)
-        wait_until(lambda: committed_steps(tmp_path)[-1:] == [2], "the whole step is saved")
+        wait_for_commit(callback, 2)
         assert_saved(callback)
 
 

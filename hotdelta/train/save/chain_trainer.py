@@ -349,21 +349,22 @@ class ChainTrainer:
         return None if math.isinf(seconds) else seconds
 
     @locked
-    def save_in_pause(self) -> None:
-        """What `save_if_due` does, on another thread than the one that trains, when no step is under way."""
+    def save_in_pause(self) -> bool:
+        """What `save_if_due` does, on another thread than the one that trains. False: a step is under way."""
         quiet = self.watch.quiet() if self._has_stepped else None
         if quiet is None or (quiet.untold and not self.states.is_empty):
-            return
+            return False
         if self._pipeline.has_news:
             self._quiet_at_last_cut = None  # What it had may have to be saved again.
         elif quiet.steps is not None and quiet == self._quiet_at_last_cut:
             self._clocks.delta.restart()  # Nothing was trained since.
-            return
+            return True
         self._quiet = quiet
         try:
             self._saves.save_if_due(self._is_job_ready)
         finally:
             self._quiet = None
+        return True
 
     def _is_job_ready(self) -> bool:
         is_ready = self._job.is_ready()

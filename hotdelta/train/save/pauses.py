@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 # How long no step must have ended before this thread tries, at least; training itself saves between its steps.
 PAUSE_SECONDS = 0.01
+# How long it waits, at most, before it tries again while a step is under way.
+MOST_PATIENCE_SECONDS = 0.25
 # How long a save must have been due before it is said that pauses cannot be used.
 BLIND_SECONDS = 1.0
 STOP_SECONDS = 600.0
@@ -102,7 +104,9 @@ class SavesInPauses(Protocol):
         """Until something is due; None while that is not known, and `PauseSaver.look` will be called."""
         ...
 
-    def save_in_pause(self) -> None: ...
+    def save_in_pause(self) -> bool:
+        """False: there was no moment for it, because a step is under way."""
+        ...
 
     def why_blind(self) -> str | None: ...
 
@@ -134,28 +138,32 @@ class PauseSaver:
             thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
+        patience_seconds = 0.0
         while not self._is_stopping:
             seconds = self._saves.seconds_to_save()
             if seconds is None or seconds > 0:
                 self._wait(seconds)
                 continue
-            told = self._saves.told_steps
-            reason = self._saves.why_blind()
-            self._wait(self._saves.pause_seconds if reason is None else BLIND_SECONDS)
+            told, reason = self._saves.told_steps, self._saves.why_blind()
+            self._wait(max(patience_seconds, self._saves.pause_seconds) if reason is None else BLIND_SECONDS)
             if told != self._saves.told_steps:
-                continue
-            if reason is not None:
+                patience_seconds = 0.0
+            elif reason is not None:
                 event(logger, logging.WARNING, "saves that are due wait for the next step", reason=reason)
                 return
-            self._try_to_save(told)
+            elif self._try_to_save(told):
+                patience_seconds = 0.0
+            else:
+                patience_seconds = min(2 * max(patience_seconds, PAUSE_SECONDS), MOST_PATIENCE_SECONDS)
 
-    def _try_to_save(self, told: int) -> None:
+    def _try_to_save(self, told: int) -> bool:
         try:
-            self._saves.save_in_pause()
+            return self._saves.save_in_pause()
         except Exception as error:  # noqa: BLE001 - the edge of the thread; training meets it at its next save
             event(logger, logging.ERROR, "a save failed while training waits", reason=repr(error))
             while not self._is_stopping and told == self._saves.told_steps:
                 self._wait(BLIND_SECONDS)
+            return True
 
     def _wait(self, seconds: float | None) -> None:
         self._wake.wait(seconds)
