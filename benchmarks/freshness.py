@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import bisect
 import json
+import math
 import signal
 import statistics
 import subprocess
@@ -197,8 +198,8 @@ def measure_freshness(
         after_bursts=[delay for batch in ends_of_bursts for delay in chain.delays(batch, end)],
         deltas_per_second=len(deltas) / (counted[1] - counted[0]),
         bytes_per_second=sum(delta.total_bytes for delta in deltas) / (counted[1] - counted[0]),
-        delta_bytes=statistics.median(delta.total_bytes for delta in deltas),
-        dense_bytes=statistics.median(map(chain.dense_bytes, deltas)),
+        delta_bytes=_median([delta.total_bytes for delta in deltas]),
+        dense_bytes=_median([chain.dense_bytes(delta) for delta in deltas]),
         cores=shares,
     )
 
@@ -245,13 +246,21 @@ def measure(directory: Path, intervals: Sequence[float], seconds: float) -> dict
         for interval in intervals:
             print(f"\r  a delta every {interval:g} s ", end="", flush=True)
             found[interval] = measure_freshness(trainer, server, client, run_dir, interval, seconds)
+            if not found[interval].steady or not found[interval].after_bursts:
+                log = (directory / "server.log").read_text().splitlines()[-3:]
+                print("\n  not every figure could be measured; the server says:", *log, sep="\n    ")
     print()
     return found
 
 
+def _median(sizes: Sequence[int]) -> float:
+    return statistics.median(sizes) if sizes else math.nan
+
+
 def _percentiles(delays: Sequence[Delay]) -> tuple[float, float]:
+    """In milliseconds. Not a number when no event can be counted: a figure must not be made up, nor end the run."""
     if not delays:
-        raise SystemExit("no event was served: the trainer or the server does not keep up")
+        return math.nan, math.nan
     p50, p99 = np.percentile([delay.seconds for delay in delays], (50, 99)) * 1e3
     return float(p50), float(p99)
 
@@ -259,7 +268,7 @@ def _percentiles(delays: Sequence[Delay]) -> tuple[float, float]:
 def _figures(interval: float, found: Freshness, ratio: float) -> list[Figure]:
     at = f"{interval:g}s"
     (p50, p99), (pause_p50, pause_p99) = map(_percentiles, (found.steady, found.after_bursts))
-    return [
+    figures = [
         Figure(f"event_to_served_p50_ms_{at}", p50),
         Figure(f"event_to_served_p99_ms_{at}", p99, "at most 250" if interval == 0.05 else ""),
         Figure(f"pause_event_to_served_p50_ms_{at}", pause_p50),
@@ -269,6 +278,7 @@ def _figures(interval: float, found: Freshness, ratio: float) -> list[Figure]:
         Figure(f"delta_kb_{at}", found.delta_bytes / 1e3),
         Figure(f"delta_dense_kb_{at}", found.dense_bytes / 1e3),
     ]
+    return [figure for figure in figures if not math.isnan(figure.value)]
 
 
 _COLUMNS = (
@@ -305,6 +315,8 @@ def _table(found: dict[float, Freshness]) -> list[str]:
 
 def _mean_stages(delays: Sequence[Delay]) -> tuple[float, float, float]:
     """From the event to the end of its step, from there to its commit, and to the first answer."""
+    if not delays:
+        return math.nan, math.nan, math.nan
     event, trained, committed, served = np.mean(
         [(delay.event, delay.trained, delay.committed, delay.served) for delay in delays], axis=0
     )
