@@ -46,8 +46,20 @@ class Server:
         with log.open("wb") as file:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def port(self) -> int:
+        return int(self._url.rsplit(":", 1)[1])
+
     def __enter__(self) -> Self:
-        line = self._process.stdout.readline() if self._process.stdout else ""
+        try:
+            line = self._process.stdout.readline() if self._process.stdout else ""
+        except BaseException:
+            self.__exit__()
+            raise
         if not line:
             raise SystemExit(f"a server did not start:\n{self._log.read_text()}")
         self._url = line.split()[-1]
@@ -73,9 +85,8 @@ class Server:
             threading.Event().wait(0.1)
 
     def load(self, connections: int, seconds: int) -> Load:
-        port = self._url.rsplit(":", 1)[1]
-        numbers = (self._process.pid, connections, seconds, ROWS, IDS)
-        command = [sys.executable, "-m", "benchmarks._http_load", port, *map(str, numbers)]
+        numbers = (self.port, self.pid, connections, seconds, ROWS, IDS)
+        command = [sys.executable, "-m", "benchmarks._http_load", *map(str, numbers)]
         return Load(**json.loads(subprocess.check_output(command)))
 
 
