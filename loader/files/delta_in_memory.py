@@ -39,7 +39,8 @@ class DeltaFiles(StoredTensors):
 
     def __init__(self, run_dir: Path, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.prefix = directory_of(run_dir, manifest.kind) / manifest.prefix
+        self._directory = directory_of(run_dir, manifest.kind)
+        self.prefix = self._directory / manifest.prefix
         records = {file.name: file for file in manifest.files if file.role == names.ROLE_SERVING}
         with contextlib.ExitStack() as opened:
             self._index = self._open_file(self._index_record(), opened)
@@ -101,7 +102,7 @@ class DeltaFiles(StoredTensors):
         return parse_index(self._index.read(0, size).tobytes(), self._index.path)
 
     def _open_file(self, record: FileRecord, opened: contextlib.ExitStack) -> _OpenFile:
-        path, position = self.prefix.parent / record.name, str(self.manifest.position)
+        path, position = self._directory / record.name, str(self.manifest.position)
         descriptor = open_listed(path, record, position)
         opened.callback(os.close, descriptor)
         return _OpenFile(path, record, position, descriptor)
