@@ -21,7 +21,7 @@ from hotdelta.compat.v1.chain.session_chain import SessionChain
 from hotdelta.compat.v1.recording.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.rows.cut import Cut
-from tests.compat.chain_states import manifests, newest_state
+from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.compat.graph_mode.checks_of_sessions import LosesItsSession
 from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_graphs import (
@@ -39,7 +39,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.I1
 
-CUTS = 200
+CUTS, COMMITS = 200, 60
 IDS = np.arange(4, dtype=np.int64)
 BY_TIME: dict[str, Any] = {
     "save_incremental_checkpoint_steps": None,
@@ -151,13 +151,14 @@ class CutLoop:
             self.mixed.append(facts)
 
 
-def torture(directory: Path, *, cuts: int, is_watched: bool = True, **options: Any) -> CutLoop:
-    def slow() -> Iterator[int]:
-        random = np.random.default_rng(1)
-        for count in range(1, 10**9):
-            time.sleep(random.random() * 0.01)
-            yield count
+def slow() -> Iterator[int]:
+    random = np.random.default_rng(1)
+    for count in range(1, 10**9):
+        time.sleep(random.random() * 0.01)
+        yield count
 
+
+def torture(directory: Path, *, cuts: int, is_watched: bool = True, **options: Any) -> CutLoop:
     with new_graph():
         ids, place = stream_of(slow, prefetched=2)
         step = counting_train(ids, **options)
@@ -185,6 +186,23 @@ def test_no_cut_in_a_pause_mixes_two_steps(tmp_path: Path, use_resource: bool) -
 @pytest.mark.parametrize("use_resource", [False, True])
 def test_no_cut_of_thousands_mixes_two_steps(tmp_path: Path, use_resource: bool) -> None:
     assert_never_mixed(tmp_path, 2500, use_resource=use_resource)
+
+
+def test_every_commit_is_of_one_step(tmp_path: Path) -> None:
+    """By either thread: both are at it, as often as the disk lets them."""
+    with new_graph():
+        ids, _ = stream_of(slow)
+        step = counting_train(ids)
+        with monitored(tmp_path, **{**BY_TIME, "save_incremental_checkpoint_secs": 0.001}) as session:
+            while len(manifests(tmp_path)) < COMMITS:
+                session.run(step)
+            last = live_state(session._tf_sess())
+    full = manifests(tmp_path, Kind.FULL)[0]
+    links = links_after(tmp_path, full)
+    for number, link in enumerate(links):
+        state = state_of(tmp_path, full, links[: number + 1])
+        assert {float(np.max(value)) for value in state.values()} == {float(link.step)}
+    assert_same_bits(state_of(tmp_path, full, links), last)
 
 
 def test_without_the_protocol_cuts_are_mixed(tmp_path: Path) -> None:

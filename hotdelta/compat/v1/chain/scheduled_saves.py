@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hotdelta.chain.format.manifest import Kind, Manifest
@@ -17,7 +18,7 @@ from hotdelta.compat.v1.recording.training_graph import TrainingGraph
 from hotdelta.tensorflow_internals import is_closed
 from hotdelta.train.save.pauses import PAUSE_SECONDS, PauseSaver, Quiet
 
-# How often the steps of other workers are looked at while the chief makes none.
+# How often the steps of other workers are looked at while the chief makes none, and a run until it is not writing.
 LOOK_SECONDS = 0.25
 
 
@@ -42,14 +43,15 @@ class RunWatch:
         """Others train, too, and nothing tells when."""
         return self._is_cluster
 
-    def enter(self) -> dict[Any, int]:
+    def enter(self) -> dict[Any, Any]:
         """Before a run. Returns what is to be fed to it."""
         thread = threading.get_ident()
         if self._open is not None and self._thread != thread:
             self.why_blind = "several threads train in this Session"
         self._ticket += 1
         self._open, self._thread = self._ticket, thread
-        return {} if self._marks is None else {self._marks.ticket: self._ticket}
+        # A number of Python is looked at twice by TensorFlow: every step pays for this.
+        return {} if self._marks is None else {self._marks.ticket: np.int64(self._ticket)}
 
     def leave(self) -> None:
         """After a run that did not raise. One that did is over when the next one begins."""
@@ -130,7 +132,7 @@ class ScheduledSaves:
         with self._lock:
             self.told_steps += 1
             self._step = next_step
-            self._look_at = self._clock() + LOOK_SECONDS
+            self._look_at = self._clock() + LOOK_SECONDS if self._looks_at_others else 0.0
             self.chain.note_step()
             if self._is_asleep and self._delta_timer.seconds_to_trigger(next_step) is not None:
                 self._is_asleep = False
@@ -204,10 +206,11 @@ class ScheduledSaves:
             return None
         if self.chain.has_failed:
             return self._delta_timer.seconds_left
-        if not self._looks_at_others:
-            return self._delta_timer.seconds_to_trigger(self._step)
-        least = 0.0 if self._delta_timer.is_by_steps else self._delta_timer.seconds_left or 0.0
-        return max(least, self._look_at - self._clock())
+        seconds = self._delta_timer.seconds_to_trigger(self._step)
+        if self._looks_at_others:
+            # Nobody tells of their steps.
+            seconds = 0.0 if self._delta_timer.is_by_steps else self._delta_timer.seconds_left or 0.0
+        return None if seconds is None else max(seconds, self._look_at - self._clock())
 
     @property
     def _looks_at_others(self) -> bool:
@@ -224,8 +227,9 @@ class ScheduledSaves:
                     raise
 
     def _save_in_pause(self, session: Any) -> None:
-        self._look_at = self._clock() + LOOK_SECONDS
         quiet = self.watch.quiet(session)
+        if quiet is None or quiet.steps is None:
+            self._look_at = self._clock() + LOOK_SECONDS
         if quiet is None:
             return
         is_again = self.chain.has_failed
