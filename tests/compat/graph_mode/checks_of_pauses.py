@@ -39,7 +39,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.I1
 
-CUTS, COMMITS = 200, 60
+CUTS, COMMITS = 150, 40
 IDS = np.arange(4, dtype=np.int64)
 BY_TIME: dict[str, Any] = {
     "save_incremental_checkpoint_steps": None,
@@ -333,8 +333,11 @@ def test_listeners_hear_after_the_next_step_of_what_was_committed_in_a_pause(tmp
             assert session.should_stop()
 
 
-def test_what_nobody_told_of_is_left_to_the_next_step(tmp_path: Path) -> None:
+def test_what_nobody_told_of_is_left_to_the_next_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A write through the Session below, of which no hook hears."""
+    caplog.set_level(logging.INFO, "hotdelta")
     with new_graph():
         model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
         session, hook = spied(tmp_path, incremental_save_steps=10**6)
@@ -346,8 +349,10 @@ def test_what_nobody_told_of_is_left_to_the_next_step(tmp_path: Path) -> None:
             assert quiet is not None
             below.run(model.loss, {model.ids: [1]})
             assert hook.saves.watch.quiet(below) == quiet
+            assert "no hook hears of it" not in caplog.text
             below.run(model.train, {model.ids: [1]})
             assert hook.saves.watch.quiet(below) is None
+            assert "no hook hears of it" in caplog.text
             session.run(model.train, {model.ids: [1]})
             assert hook.saves.watch.quiet(below) is not None
             below.run(model.table.initializer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,8 +16,11 @@ from hotdelta.compat.v1.chain.save_schedule import PolicyTimer, SaveSchedule
 from hotdelta.compat.v1.chain.session_chain import SessionChain
 from hotdelta.compat.v1.recording.step_marks import UNSEEN
 from hotdelta.compat.v1.recording.training_graph import TrainingGraph
+from hotdelta.logs import event
 from hotdelta.tensorflow_internals import is_closed
 from hotdelta.train.save.pauses import PAUSE_SECONDS, PauseSaver, Quiet
+
+logger = logging.getLogger(__name__)
 
 # How often the steps of other workers are looked at while the chief makes none, and a run until it is not writing.
 LOOK_SECONDS = 0.25
@@ -34,6 +38,7 @@ class RunWatch:
         self._ticket = 0
         self._open: int | None = None
         self._thread = 0
+        self._is_said = False
         self.why_blind: str | None = None
         if self._marks is None and not self._is_cluster:
             self.why_blind = "the graph was finalized before it could be marked where its runs begin to write"
@@ -67,10 +72,21 @@ class RunWatch:
         begun = int(session.run(self._marks.begun))
         ticket, opened = self._ticket, self._open
         if begun == UNSEEN:
+            self._say_unseen()
             return None
         if self._marks.hidden is not None:
             return Quiet(ticket) if opened is None else None
         return Quiet(begun) if opened is None or begun < opened else None
+
+    def _say_unseen(self) -> None:
+        if self._ticket and not self._is_said:
+            self._is_said = True
+            event(
+                logger,
+                logging.INFO,
+                "a save that is due waits for the next step",
+                reason="something writes to what is saved, and no hook hears of it",
+            )
 
 
 class ScheduledSaves:
