@@ -48,11 +48,7 @@ class ChiefProgress:
     """
 
     def __init__(self, checkpoint_dir: str | Path | CheckpointConfig, job: Job | None = None) -> None:
-        self.run_dir = (
-            checkpoint_dir.run_dir
-            if isinstance(checkpoint_dir, CheckpointConfig)
-            else to_directory(checkpoint_dir)
-        )
+        self.run_dir = _directory_of(checkpoint_dir)
         self._job = job
         self._saves = JobSaves(self.run_dir, job)
         self._states = StateRegistry()
@@ -159,13 +155,12 @@ def latest_bookmark(checkpoint_dir: str | Path | CheckpointConfig) -> Any:
 
     Ask before the input pipeline is built, and let it begin there. Numbers, strings, or lists of them.
     """
-    run_dir = (
-        checkpoint_dir.run_dir
-        if isinstance(checkpoint_dir, CheckpointConfig)
-        else to_directory(checkpoint_dir)
-    )
-    _, state = committed_progress(run_dir, 0)
+    _, state = committed_progress(_directory_of(checkpoint_dir), 0)
     return None if state is None else state.bookmark
+
+
+def _directory_of(given: str | Path | CheckpointConfig) -> Path:
+    return given.run_dir if isinstance(given, CheckpointConfig) else to_directory(given)
 
 
 def check_progress(progress: Any, *, is_chief: bool) -> None:
