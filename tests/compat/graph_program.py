@@ -13,9 +13,9 @@ from tests.compat import cluster_program, estimator_task
 from tests.forks import serve_forks
 
 
-def check(path: str, profile: str) -> None:
-    """The tests of one file."""
-    options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--hypothesis-profile", profile]
+def check(path: str, profile: str, marks: str) -> None:
+    """The tests of one file that are marked so."""
+    options = ["-q", "-p", "no:cacheprovider", "-W", "default", "--hypothesis-profile", profile, "-m", marks]
     sys.exit(pytest.main([*options, path]))
 
 

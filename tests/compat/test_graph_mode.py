@@ -15,15 +15,27 @@ CHECKS = [
     pytest.param(path, marks=[getattr(pytest.mark, invariant) for invariant, _ in marked(path)])
     for path in PATHS
 ]
-LIMIT_SECONDS = 500.0
+SOAKED = [path for path in PATHS if "pytest.mark.soak" in path.read_text()]
+LIMIT_SECONDS, LONG_SECONDS = 500.0, 3600.0
 
 
 @pytest.mark.parametrize("path", CHECKS, ids=[path.name for path in PATHS])
 def test_graph_mode(path: Path, forks: Forks, tmp_path: Path) -> None:
     """Run one file by itself with `python -m pytest tests/compat/graph_mode/<file>`."""
+    run(path, forks, tmp_path, marks="not soak", limit_seconds=LIMIT_SECONDS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", SOAKED, ids=[path.name for path in SOAKED])
+def test_graph_mode_for_long(path: Path, forks: Forks, tmp_path: Path) -> None:
+    run(path, forks, tmp_path, marks="soak", limit_seconds=LONG_SECONDS)
+
+
+def run(path: Path, forks: Forks, tmp_path: Path, *, marks: str, limit_seconds: float) -> None:
     log = tmp_path / "log"
-    check = forks.start("check", log, path=str(path), profile=settings.get_current_profile_name())
+    profile = settings.get_current_profile_name()
+    check = forks.start("check", log, path=str(path), profile=profile, marks=marks)
     try:
-        assert check.wait(LIMIT_SECONDS) == 0, log.read_text()[-8000:]
+        assert check.wait(limit_seconds) == 0, log.read_text()[-8000:]
     finally:
         check.kill()

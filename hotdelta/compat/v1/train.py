@@ -6,8 +6,9 @@ from typing import Any
 
 import tensorflow as _tensorflow
 
-from hotdelta.compat.v1.chain.session_progress import job_progress
+from hotdelta.compat.v1.chain.session_progress import job_progress, latest_bookmark
 from hotdelta.compat.v1.graph.cluster_tasks import Server
+from hotdelta.compat.v1.recording.step_marks import bookmark
 from hotdelta.compat.v1.restore.warm_starts import init_from_checkpoint, warm_start
 from hotdelta.compat.v1.sessions.creators import ChiefSessionCreator, WorkerSessionCreator
 from hotdelta.compat.v1.sessions.monitored_session import MonitoredTrainingSession
@@ -28,9 +29,11 @@ __all__ = [
     "SingularMonitoredSession",
     "Supervisor",
     "WorkerSessionCreator",
+    "bookmark",
     "import_meta_graph",
     "init_from_checkpoint",
     "job_progress",
+    "latest_bookmark",
     "warm_start",
 ]
 

@@ -216,7 +216,7 @@ def test_a_worker_made_by_hand_that_does_not_record_is_refused(tmp_path: Path) -
     with new_graph():
         with cluster.device():
             model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
-        chief = monitored(tmp_path, master=cluster.target, save_incremental_checkpoint_steps=1)
+        chief = monitored(tmp_path, master=cluster.target, save_incremental_checkpoint_steps=2)
     with new_graph():
         with cluster.device():
             build_model(Build(), tf.train.AdagradOptimizer(0.1))

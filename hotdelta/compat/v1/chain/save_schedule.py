@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -157,6 +158,22 @@ class PolicyTimer:
             step_in_epoch=step,
         )
         return step > self._step and self._policy.is_due(passed)
+
+    def seconds_to_trigger(self, step: int) -> float | None:
+        """Until a save is due if no step follows this one; None: it will not be."""
+        if self.should_trigger_for_step(step):
+            return 0.0
+        return self.seconds_left if step != self._step else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until it is due by time, if steps were made; None: never."""
+        seconds = self._policy.seconds
+        return None if seconds is None else max(0.0, self._seconds + seconds - self._clock())
+
+    @property
+    def is_by_steps(self) -> bool:
+        return self._policy.least_steps < math.inf
 
     def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
         """Seconds and steps since the last."""

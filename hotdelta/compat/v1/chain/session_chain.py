@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hotdelta.chain.history.verification import directory_of
 from hotdelta.chain.store.commit import publish_file
 from hotdelta.compat.v1.chain import open_chains
 from hotdelta.compat.v1.chain.session_cut import SessionCuts
-from hotdelta.compat.v1.chain.session_progress import ChiefProgress
+from hotdelta.compat.v1.chain.session_progress import ChiefProgress, Place, PlaceReader
 from hotdelta.compat.v1.chain.shard_cut import ShardCuts
 from hotdelta.compat.v1.recording.full_bundle import META_SUFFIX, add_file
 from hotdelta.compat.v1.recording.training_graph import TrainingGraph
@@ -36,6 +37,8 @@ from hotdelta.train.rows.cut import Cut
 from hotdelta.train.save.background import BackgroundWorker
 from hotdelta.train.save.chain_tip import Link
 from hotdelta.train.save.chain_writer import ChainWriter
+from hotdelta.train.save.pauses import TrainedBatch
+from hotdelta.train.trainer_progress import progress_at
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ class _InFlight:
 
 
 class SessionChain:
-    """Commits what the Sessions of one chief change. Called between two steps of the chief, by its thread.
+    """Commits what the Sessions of one chief change. Called between two steps of the chief, with `lock` held.
 
     Deltas are written by a thread of their own, one at a time; fulls are not, as with tf.train.Saver. A save that fails
     is logged and its rows are due again; the first one raises. `failure`: why the last one that was tried did.
@@ -67,11 +70,16 @@ class SessionChain:
         step_tensor: Any,
         meta_graph: Callable[[], bytes | None] | None,
         progress: ChiefProgress | None = None,
+        on_idle: Callable[[], None] = lambda: None,
+        before_close: Callable[[], None] = lambda: None,
     ) -> None:
         """`meta_graph` is what goes into the `.meta` file of each full; None: there is no such file.
 
-        `progress`: of the chief of a job, with which each cut has the progress of all its workers.
+        `progress`: of the chief of a job, with which each cut has the progress of all its workers. `on_idle` is called
+        when a delta is written, by the thread that wrote it.
         """
+        self.lock = threading.RLock()
+        self._before_close = before_close
         self._graph = graph
         self._run_dir = run_dir
         self._step_tensor = step_tensor
@@ -85,7 +93,9 @@ class SessionChain:
             SessionCuts(graph, {}, {}) if graph.shards is None else ShardCuts(graph, graph.shards, {})
         )
         self._session: Any = None
-        self._writer = BackgroundWorker("hotdelta-delta-writer")
+        self._writer = BackgroundWorker("hotdelta-delta-writer", on_idle=on_idle)
+        # Of the newest batch that was trained before this Session.
+        self._resumed_batch = TrainedBatch()
         self._in_flight: _InFlight | None = None
         self._delta_failures = FailureLog(logger)
         self._full_failures = FailureLog(logger)
@@ -136,6 +146,7 @@ class SessionChain:
         )
         self._error = None
         self._progress.go_back(saved)
+        self._begin_marks(session, saved)
         first = None
         if saved is None or tip is None:
             event(logger, logging.INFO, "a new chain begins", directory=self._run_dir, run=self._chain.run)
@@ -147,8 +158,33 @@ class SessionChain:
         self._progress.begin(self._chain.run)
         return first
 
+    def _begin_marks(self, session: Any, saved: ChainState | None) -> None:
+        self._resumed_batch = TrainedBatch()
+        marks = self._graph.marks
+        if marks is None:
+            return
+        marks.reset(session)
+        if saved is not None and marks.batch is not None:
+            state = progress_at(saved, 0)
+            self._resumed_batch = TrainedBatch(state.bookmark if state else None, saved.newest.watermark)
+
     def note_step(self) -> None:
         self._progress.note_step()
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writer.is_busy
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the delta that was last written is not on disk, and its rows were not given back yet."""
+        done = self._in_flight
+        return done is not None and not self._writer.is_busy and done.manifest is None
+
+    @property
+    def is_lost(self) -> bool:
+        """The chain was removed under us: a delta would have no parent."""
+        return self._chain.tip is None or self._chain.is_tip_lost()
 
     def is_ready(self, kind: Kind, step: int) -> bool:
         """Whether a save that is due at this global step can be taken: all workers of the job have stopped.
@@ -157,18 +193,24 @@ class SessionChain:
         """
         return (kind is Kind.FULL or not self._writer.is_busy) and self._progress.is_ready(step)
 
-    def begin_delta(self, session: Any) -> None:
-        """Take what changed, and commit it in the background. Not while another delta is being written."""
-        self.collect(session)
-        if self._is_lost():
+    def begin_delta(self, session: Any, is_moment: Callable[[], bool] = lambda: True) -> bool:
+        """Take what changed, and commit it in the background. After `collect`, and not while a delta is being written.
+
+        False: `is_moment`, which is asked after the cut, said that it is no moment of training; it is forgotten.
+        """
+        if self._replace_lost():
             self._start_chain_again(session)
-            return
+            return True
         try:
             cut = self._take(session)
         finally:
             self._progress.release()
+        if cut is not None and not is_moment():
+            self._cuts.give_back(session, cut)
+            return False
         if cut is not None and not cut.is_empty:
             self._submit(cut, self._chain.next_link())
+        return True
 
     def collect(self, session: Any) -> Manifest | None:
         """The delta that was committed since this was last asked. The rows of one that failed are due again."""
@@ -181,8 +223,9 @@ class SessionChain:
         return done.manifest
 
     def wait(self) -> None:
-        """Until the delta in the making, if any, is committed or has failed."""
-        self._writer.wait()
+        """Until the delta in the making, if any, is committed or has failed. Not while one is begun."""
+        with self.lock:
+            self._writer.wait()
 
     def finish(self, session: Any) -> Manifest | None:
         self.wait()
@@ -197,7 +240,7 @@ class SessionChain:
     def save_full(self, session: Any) -> Manifest | None:
         """A full and its closing delta. None when it was not committed."""
         self.finish(session)
-        if self._is_lost():
+        if self._replace_lost():
             return self._start_chain_again(session)
         try:
             return self._save_full(session)
@@ -232,6 +275,7 @@ class SessionChain:
             ) from self._error
 
     def close(self) -> None:
+        self._before_close()
         self._writer.stop(STOP_SECONDS)
         self._chain.close()
 
@@ -271,8 +315,9 @@ class SessionChain:
         others = self._progress.collect()
         self._graph.begin_recording(session)
         session.run(self._graph.flag_initializers)
-        step = int(session.run(self._step_tensor))
-        return Cut(step, (), {}, self._progress.read(step, others), None, time.time())
+        places = self._places(others)
+        place = places.read(session.run(places.fetches))
+        return Cut(place.step, (), {}, place.trainer_state, place.watermark, time.time())
 
     def _take(self, session: Any) -> Cut | None:
         """None when workers of the job do not answer. Who calls this releases them."""
@@ -283,11 +328,17 @@ class SessionChain:
             self._delta_failures.failed("nothing is committed", reason=error)
             return None
         self._graph.mark_unrecorded(session)
-        step = int(session.run(self._step_tensor))
-        state = self._progress.read(step, others)
-        return self._cuts.take(
-            session, trainer_state=state, step_tensor=self._step_tensor, trained_at=time.time()
-        )
+        return self._cuts.take(session, self._places(others), trained_at=time.time())
+
+    def _places(self, others: Mapping[str, Any]) -> PlaceReader:
+        kept = self._graph.marks.batch if self._graph.marks is not None else None
+
+        def read(fetched: Any) -> Place:
+            step, batch = fetched
+            trained = self._resumed_batch if kept is None else kept.read(batch, before=self._resumed_batch)
+            return self._progress.read(int(step), others, trained)
+
+        return PlaceReader([self._step_tensor, kept.fetches if kept is not None else []], read)
 
     def _submit(self, cut: Cut, link: Link) -> None:
         in_flight = self._in_flight = _InFlight(cut)
@@ -322,9 +373,9 @@ class SessionChain:
         schema = self._graph.variables.schema.digest
         return self._chain.commit_full(prepared, cut, link, schema=schema, tables=self._cuts.records(cut))
 
-    def _is_lost(self) -> bool:
-        """The chain was removed under us: a delta would have no parent."""
-        if self._chain.tip is not None and not self._chain.is_tip_lost():
+    def _replace_lost(self) -> bool:
+        """Whether a new chain has to be started."""
+        if not self.is_lost:
             return False
         event(logger, logging.ERROR, "the chain is gone; a new one is started", directory=self._run_dir)
         self._chain.forget_tip()

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from hotdelta.chain.format.manifest import Manifest, TableRecord
 from hotdelta.compat.v1.chain.moved_values import MovedValues
+from hotdelta.compat.v1.chain.session_progress import Place, PlaceReader
 from hotdelta.compat.v1.graph.served_variables import shares_ids
 from hotdelta.compat.v1.graph.session_values import Feeds, join
 from hotdelta.compat.v1.recording.training_graph import GraphTable, TrainingGraph, table_records
@@ -34,27 +35,28 @@ class SessionCuts:
         self._graph = graph
         self._values = MovedValues(saved)
         self._remembered = {key: np.array(value) for key, value in rows.items()}
-        self._due: set[str] = set()
+        # Rows that were given back: they are due, changed or not.
+        self._due = {key: np.zeros(len(value), bool) for key, value in self._remembered.items()}
 
-    def take(self, session: Any, *, trainer_state: bytes, step_tensor: Any, trained_at: float) -> Cut:
-        """`step_tensor` is read together with the values."""
+    def take(self, session: Any, places: PlaceReader, *, trained_at: float) -> Cut:
         touched = self._take_flags(session)
         taken = _Taken(touched, {}, {})
         try:
-            blocks, values, step = self._read(session, taken, step_tensor)
+            blocks, values, place = self._read(session, taken, places)
         except BaseException:
-            self._due.update(self._remembered)
+            for due in self._due.values():
+                due[:] = True
             self._values.give_back_all()
             # A Session that is gone takes its flags along, and a new one starts from what is committed.
             with contextlib.suppress(tf.errors.OpError, RuntimeError):
                 self._give_back(session, taken)
             raise
         return Cut(
-            step=step,
+            step=place.step,
             blocks=tuple(blocks),
             values=values,
-            trainer_state=trainer_state,
-            watermark=None,
+            trainer_state=place.trainer_state,
+            watermark=place.watermark,
             trained_at=trained_at,
         )
 
@@ -103,8 +105,8 @@ class SessionCuts:
         return touched
 
     def _read(
-        self, session: Any, taken: _Taken, step_tensor: Any
-    ) -> tuple[list[RowBlock], dict[str, Array], int]:
+        self, session: Any, taken: _Taken, places: PlaceReader
+    ) -> tuple[list[RowBlock], dict[str, Array], Place]:
         fetches: dict[str, Any] = {}
         feeds: Feeds = {}
         for table in self._graph.tables:
@@ -112,31 +114,34 @@ class SessionCuts:
                 for key, rows in table.rows.items():
                     fetches[key], row_feeds = rows.gather(taken.touched[table.key])
                     feeds.update(row_feeds)
-        fetched, values, step = session.run([fetches, dict(self._graph.values.fetches), step_tensor], feeds)
+        fetched, values, place = session.run(
+            [fetches, dict(self._graph.values.fetches), places.fetches], feeds
+        )
         blocks: list[RowBlock] = []
         for table in self._graph.tables:
             blocks.extend(
                 self._compared(session, table) if table.flags is None else _touched(table, taken, fetched)
             )
-        return blocks, self._values.take(self._graph.values.join(values)), int(step)
+        return blocks, self._values.take(self._graph.values.join(values)), places.read(place)
 
     def _compared(self, session: Any, table: GraphTable) -> Iterator[RowBlock]:
         for item in table.table.row_variables:
-            remembered = self._remembered[item.key]
-            is_due = item.key in self._due
+            remembered, due = self._remembered[item.key], self._due[item.key]
             found = [(np.empty(0, np.int64), np.empty((0, *item.shape[1:]), remembered.dtype))]
             for first, rows in table.rows[item.key].read_chunks(session):
-                differs = _differs(remembered[first : first + len(rows)], rows) | is_due
+                chunk = slice(first, first + len(rows))
+                differs = _differs(remembered[chunk], rows) | due[chunk]
                 found.append((np.flatnonzero(differs) + first, rows[differs]))
             ids = np.concatenate([part[0] for part in found])
             changed = np.concatenate([part[1] for part in found])
             remembered[ids] = changed
-            self._due.discard(item.key)
+            due[:] = False
             yield RowBlock(item, ids, changed)
 
     def _give_back(self, session: Any, taken: _Taken) -> None:
         self._values.give_back(taken.values)
-        self._due.update(key for key, ids in taken.compared.items() if len(ids))
+        for key, rows in taken.compared.items():
+            self._due[key][rows] = True
         feeds: Feeds = {}
         operations = []
         for table in self._graph.tables:

@@ -6,6 +6,7 @@ The chief is trainer 0 of a `hotdelta.train.Job`, and saves; the other workers a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,30 @@ import tensorflow as tf
 from hotdelta.chain.history.state import ChainState
 from hotdelta.errors import ConfigurationError, JobRestartedError
 from hotdelta.given_directory import to_directory
+from hotdelta.train.bookmarks import plain
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.jobs.job import Job, start_of
 from hotdelta.train.jobs.saves import JobSaves
 from hotdelta.train.resume.trainer_state import StateRegistry, TrainerState
+from hotdelta.train.save.pauses import TrainedBatch
 from hotdelta.train.trainer_progress import TrainerProgress, committed_progress, progress_at
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far training is, as a cut says it."""
+
+    step: int
+    trainer_state: bytes
+    watermark: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlaceReader:
+    """`fetches` are read together with the values of a cut; `read` makes a place of them."""
+
+    fetches: Any
+    read: Callable[[Any], Place]
 
 
 class ChiefProgress:
@@ -28,11 +48,7 @@ class ChiefProgress:
     """
 
     def __init__(self, checkpoint_dir: str | Path | CheckpointConfig, job: Job | None = None) -> None:
-        self.run_dir = (
-            checkpoint_dir.run_dir
-            if isinstance(checkpoint_dir, CheckpointConfig)
-            else to_directory(checkpoint_dir)
-        )
+        self.run_dir = _directory_of(checkpoint_dir)
         self._job = job
         self._saves = JobSaves(self.run_dir, job)
         self._states = StateRegistry()
@@ -85,9 +101,12 @@ class ChiefProgress:
         """The progress of the others, who stop until `release`; waits. Raises CommitError, and lets them go on."""
         return self._saves.collect()
 
-    def read(self, step: int, others: Mapping[str, Any]) -> bytes:
-        """What a cut says of it."""
-        return TrainerState(step=step, registered=self._states.read(), trainers=others).to_json()
+    def read(self, step: int, others: Mapping[str, Any], batch: TrainedBatch) -> Place:
+        """What a cut says of it. `batch`: the last that was trained."""
+        bookmark = None if batch.bookmark is None else plain(batch.bookmark)
+        registered = self._states.read()
+        state = TrainerState(step=step, registered=registered, trainers=others, bookmark=bookmark)
+        return Place(step, state.to_json(), batch.event_time)
 
     def release(self) -> None:
         """The cut is taken, or given up: the others may train on."""
@@ -129,6 +148,19 @@ def job_progress(checkpoint_dir: str | Path | CheckpointConfig, job: Job) -> Chi
             f"job is {job!r}", hint='make it with hotdelta.train.Job("its id", task, workers)'
         )
     return TrainerProgress(checkpoint_dir, job) if job.trainer_id else ChiefProgress(checkpoint_dir, job)
+
+
+def latest_bookmark(checkpoint_dir: str | Path | CheckpointConfig) -> Any:
+    """What `bookmark` was given with the last batch that the newest state of this chain has trained; None: nothing.
+
+    Ask before the input pipeline is built, and let it begin there. Numbers, strings, or lists of them.
+    """
+    _, state = committed_progress(_directory_of(checkpoint_dir), 0)
+    return None if state is None else state.bookmark
+
+
+def _directory_of(given: str | Path | CheckpointConfig) -> Path:
+    return given.run_dir if isinstance(given, CheckpointConfig) else to_directory(given)
 
 
 def check_progress(progress: Any, *, is_chief: bool) -> None:

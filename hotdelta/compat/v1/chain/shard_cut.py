@@ -14,6 +14,7 @@ from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind, Manifest, TableRecord
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.compat.v1.chain.moved_values import MovedValues
+from hotdelta.compat.v1.chain.session_progress import PlaceReader
 from hotdelta.compat.v1.recording.shard_delta import ShardDelta
 from hotdelta.compat.v1.recording.training_graph import TrainingGraph, table_records
 from hotdelta.errors import CommitError
@@ -47,11 +48,12 @@ class ShardCuts:
         self._values = MovedValues(saved)
         self._failed_stems: list[str] = []
 
-    def take(self, session: Any, *, trainer_state: bytes, step_tensor: Any, trained_at: float) -> Cut:
+    def take(self, session: Any, places: PlaceReader, *, trained_at: float) -> Cut:
         try:
             self._shards.mark_changed(session)
             rows = self._shards.take(session)
-            values, step = self._shards.hold(session, [dict(self._graph.values.fetches), step_tensor])
+            values, fetched = self._shards.hold(session, [dict(self._graph.values.fetches), places.fetches])
+            place = places.read(fetched)
         except BaseException:
             self._values.give_back_all()
             # A Session that is gone takes its flags along, and a new one starts from what is committed.
@@ -59,11 +61,11 @@ class ShardCuts:
                 self._shards.give_back(session)
             raise
         return ShardCut(
-            step=int(step),
+            step=place.step,
             blocks=(),
             values=self._values.take(self._graph.values.join(values)),
-            trainer_state=trainer_state,
-            watermark=None,
+            trainer_state=place.trainer_state,
+            watermark=place.watermark,
             trained_at=trained_at,
             rows=rows,
         )

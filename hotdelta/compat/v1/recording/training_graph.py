@@ -17,6 +17,7 @@ from hotdelta.chain.format.position import Node
 from hotdelta.compat.v1.graph.growth import refuse_new_variables, refuse_new_writers
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, is_remote
 from hotdelta.compat.v1.graph.session_values import RowOperations, ValueOperations
+from hotdelta.compat.v1.graph.writers import find_uses
 from hotdelta.compat.v1.recording.full_bundle import FullBundleOperations
 from hotdelta.compat.v1.recording.layout import GraphLayout, TableLayout, find_layout
 from hotdelta.compat.v1.recording.recorder import (
@@ -30,6 +31,8 @@ from hotdelta.compat.v1.recording.recorder import (
 )
 from hotdelta.compat.v1.recording.roll import RecordingRoll
 from hotdelta.compat.v1.recording.shard_delta import ShardDelta, ShardMember
+from hotdelta.compat.v1.recording.step_marks import StepMarks, bookmark_of
+from hotdelta.errors import ConfigurationError
 from hotdelta.tensorflow_internals import unfinalize
 from hotdelta.train.model.variables import ModelVariables, Table
 from hotdelta.train.rows.trackers import warn_of_comparing
@@ -71,7 +74,8 @@ class TrainingGraph:
     """`restored` is the node that the newest restore of a Session of this graph put it to.
 
     `all_touched` marks every row of the tables that record. `shards`: how parameter servers write their own rows; None
-    when one process has all of them. `roll`: who else trains; None when no other process could.
+    when one process has all of them. `roll`: who else trains; None when no other process could. `marks`: when runs
+    begin to write; None where that is not known.
     """
 
     variables: ModelVariables
@@ -85,6 +89,7 @@ class TrainingGraph:
     roll: RecordingRoll | None
     restored: Node | None = field(default=None)
     is_watched: bool = False
+    marks: StepMarks | None = None
 
     @property
     def own_variables(self) -> list[tf.Variable]:
@@ -208,6 +213,33 @@ def watch_assigns(graph: TrainingGraph, *, except_for: Collection[str]) -> None:
             for assign in assigns:
                 if assign.name not in except_for:
                     graph.recorders[assign.name] = mark_when_assigned(flags, assign)
+
+
+def mark_steps(graph: TrainingGraph, saved: Sequence[SavedVariable]) -> None:
+    """From now on each run says when it begins to write to what is saved; after a graph has grown, call it again.
+
+    Before any Session has run these operations. Raises ConfigurationError for a bookmark that cannot be kept.
+    """
+    noted = bookmark_of(tf.compat.v1.get_default_graph())
+    if graph.roll is not None:
+        if noted is not None:
+            raise ConfigurationError(
+                "a bookmark is of one reader, and the workers of a cluster have one each",
+                hint="take it out, and save where each reader is with tf.train.job_progress",
+            )
+        return
+    uses = [find_uses(part) for part in _parts(saved)]
+    with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(SCOPE):
+        graph.marks = graph.marks or StepMarks()
+        if noted is not None:
+            graph.marks.keep_batch(noted, _step_counters(saved))
+        graph.marks.add(op for use in uses for op in (*use.row_writers, *use.other_writers, *use.set_up))
+
+
+def _step_counters(saved: Sequence[SavedVariable]) -> list[Any]:
+    step = tf.compat.v1.train.get_global_step()
+    uses = [find_uses(part) for part in _parts(saved) if part.variable is step]
+    return [op for use in uses for op in use.other_writers if op.type.startswith("AssignAdd")]
 
 
 def _table(

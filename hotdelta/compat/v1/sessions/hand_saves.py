@@ -17,6 +17,7 @@ from hotdelta.chain.store import checkpoint_file
 from hotdelta.compat.v1.chain import open_chains
 from hotdelta.compat.v1.chain.save_schedule import to_run_directory
 from hotdelta.compat.v1.chain.session_chain import SessionChain
+from hotdelta.compat.v1.recording.step_marks import bookmark_of
 from hotdelta.compat.v1.recording.training_graph import TrainingGraph, unfinalized
 from hotdelta.compat.v1.sessions.plain_session import PlainSession
 from hotdelta.errors import CommitError, ConfigurationError
@@ -183,6 +184,11 @@ def _refuse_unrecorded(session: PlainSession, graph: TrainingGraph) -> None:
         raise ConfigurationError(
             "the graph was made ready for deltas after this Session had run, so not all that it wrote is recorded",
             hint="make a new Session, or build all of the model and the Saver before the first run",
+        )
+    if bookmark_of(session.graph) is not None:
+        raise ConfigurationError(
+            "a bookmark is saved by a CheckpointSaverHook, and not by hand",
+            hint="take it out; a script that saves by hand knows which batch it trained last",
         )
 
 

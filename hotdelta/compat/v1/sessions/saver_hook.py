@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.chain.format.manifest import Kind, Manifest
-from hotdelta.compat.v1.chain.save_schedule import PolicyTimer, SaveSchedule, find_schedule, refuse_chain
+from hotdelta.chain.format.manifest import Manifest
+from hotdelta.compat.v1.chain.save_schedule import SaveSchedule, find_schedule, refuse_chain
+from hotdelta.compat.v1.chain.scheduled_saves import ScheduledSaves
 from hotdelta.compat.v1.chain.session_chain import SessionChain
 from hotdelta.compat.v1.chain.session_progress import ChiefProgress, check_progress
 from hotdelta.compat.v1.recording.hooks import fetched_recorders
@@ -86,11 +89,7 @@ class CheckpointSaverHook(OpenSaverHook):
             check_progress(progress, is_chief=True)
         self._progress = progress
         self._schedule = schedule
-        self._delta_timer = PolicyTimer(schedule.delta) if schedule else None
-        if schedule is not None:
-            self._full_timer = PolicyTimer(schedule.full)
-            self.set_timer(self._full_timer)
-        self._chain: SessionChain | None = None
+        self._saves: ScheduledSaves | None = None
         self._saved_step = -1
 
     def begin(self) -> None:
@@ -99,70 +98,76 @@ class CheckpointSaverHook(OpenSaverHook):
         super().begin()
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        if self._schedule is not None and self._chain is None:
-            self._chain = self._new_chain(session, self._schedule)
+        if self._schedule is None:
+            super().after_create_session(session, coord)
+            return
+        if self._saves is None:
+            self._saves = self._new_saves(session, self._schedule)
+            self.set_timer(self._saves.full_timer)
+        self._saves.stop_pauses()
         super().after_create_session(session, coord)
-        if self._delta_timer is not None:
-            self._delta_timer.update_last_triggered_step(session.run(self.step_tensor))
+        self._saves.begin(session)
 
     def before_run(self, run_context: Any) -> Any:
         """Whoever fetches a writer by itself gets its recorder, too."""
         recorders = fetched_recorders(run_context)
         arguments = super().before_run(run_context)
-        return v1.train.SessionRunArgs([arguments.fetches, recorders])
+        feeds = self._saves.watch.enter() if self._saves is not None else None
+        return v1.train.SessionRunArgs([arguments.fetches, recorders], feeds)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         stale_step = run_values.results[0]
-        if self._delta_timer is None or self._chain is None:
+        if self._saves is None:
             super().after_run(run_context, v1.train.SessionRunValues(stale_step, None, None))
             return
         session = run_context.session
-        self._chain.note_step()
-        if self._tell(session, self._chain.collect(session)):
+        self._saves.note_run(stale_step + self.steps_per_run)
+        if self._tell(session, self._saves.collect(session)):
             run_context.request_stop()
-        timers = {Kind.FULL: self._full_timer, Kind.DELTA: self._delta_timer}
-        next_step = stale_step + self.steps_per_run
-        if not any(timer.should_trigger_for_step(next_step) for timer in timers.values()):
-            return
-        step = int(session.run(self.step_tensor))
-        due = next((kind for kind, timer in timers.items() if timer.should_trigger_for_step(step)), None)
-        if due is None or not self._chain.is_ready(due, step):
-            return
-        timers[due].update_last_triggered_step(step)
-        if due is Kind.DELTA:
-            self._begin_delta(session, step)
-        elif self.save(session, step):
+        step_of_full = self._saves.save_if_due(session)
+        if step_of_full is not None and self.save(session, step_of_full):
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
         """Raises UnsavedError when the last save is not on disk."""
-        if self._chain is None:
+        if self._saves is None:
             super().end(session)
             return
+        self._saves.stop_pauses()
         step = session.run(self.step_tensor)
-        self._tell(session, self._chain.finish(session))
+        self._tell(session, self._saves.finish(session))
         if step != self._saved_step:
             self.save(session, step)
         else:
             # An operation that counts no step may have written since the last step was saved.
-            self._begin_delta(session, step)
-            self._tell(session, self._chain.finish(session))
+            self._saves.begin_delta(session, step)
+            self._tell(session, self._saves.finish(session))
         for listener in self.listeners:
             listener.end(session, step)
         _prepared(session).end_recording(session)
-        chain, self._chain = self._chain, None
+        chain, self._saves = self._saves.chain, None
         chain.close()
         chain.require_saved(step)
 
-    def _new_chain(self, session: Any, schedule: SaveSchedule) -> SessionChain:
+    def _new_saves(self, session: Any, schedule: SaveSchedule) -> ScheduledSaves:
         saver: Saver = self.find_saver()
-        return SessionChain(
-            _prepared(session),
+        graph = _prepared(session)
+        make_chain = partial(
+            SessionChain,
+            graph,
             schedule.run_dir,
             keep_fulls=schedule.kept(saver.keep_fulls),
             step_tensor=self.step_tensor,
             meta_graph=saver.meta_graph if self.saves_graph else None,
             progress=self._progress,
+        )
+        return ScheduledSaves(
+            make_chain,
+            graph,
+            schedule,
+            step_tensor=self.step_tensor,
+            before_delta=self._tell_of_delta,
+            has_progress=self._progress is not None,
         )
 
     def save(self, session: Any, step: int) -> bool:
@@ -170,13 +175,13 @@ class CheckpointSaverHook(OpenSaverHook):
 
         Returns whether a listener wants training to stop.
         """
-        if self._chain is None:
+        if self._saves is None:
             return super().save(session, step)
-        is_first = not self._chain.is_started_for(session)
-        is_stop_wanted = False if is_first else self._tell(session, self._chain.finish(session))
+        is_first = not self._saves.chain.is_started_for(session)
+        is_stop_wanted = False if is_first else self._tell(session, self._saves.finish(session))
         for listener in self.listeners:
             listener.before_save(session, step)
-        manifest = self._chain.start(session) if is_first else self._chain.save_full(session)
+        manifest = self._saves.chain.start(session) if is_first else self._saves.save_full(session)
         if manifest is None:
             self._saved_step = step if is_first else self._saved_step
             return is_stop_wanted
@@ -184,18 +189,16 @@ class CheckpointSaverHook(OpenSaverHook):
         wishes = [listener.after_save(session, step) for listener in self.listeners]
         return is_stop_wanted or any(wishes)
 
-    def _begin_delta(self, session: Any, step: int) -> None:
+    def _tell_of_delta(self, session: Any, step: int) -> None:
         for listener in self._delta_listeners():
             listener.before_incremental_save(session, step)
-        if self._chain is not None:
-            self._chain.begin_delta(session)
 
-    def _tell(self, session: Any, committed: Manifest | None) -> bool:
+    def _tell(self, session: Any, committed: Sequence[Manifest]) -> bool:
         """Returns whether a listener wants training to stop."""
-        if committed is None:
-            return False
         wishes = [
-            listener.after_incremental_save(session, committed.step) for listener in self._delta_listeners()
+            listener.after_incremental_save(session, manifest.step)
+            for manifest in committed
+            for listener in self._delta_listeners()
         ]
         return any(wishes)
 
@@ -205,8 +208,6 @@ class CheckpointSaverHook(OpenSaverHook):
 
     def _note(self, manifest: Manifest) -> None:
         self._saved_step = manifest.step
-        if self._delta_timer is not None and manifest.kind is Kind.FULL:
-            self._delta_timer.update_last_triggered_step(manifest.step)
         path = str(Path(self.checkpoint_dir) / manifest.prefix)
         log = v1.SessionLog(status=v1.SessionLog.CHECKPOINT, checkpoint_path=path)
         self.summary_writer.add_session_log(log, manifest.step)

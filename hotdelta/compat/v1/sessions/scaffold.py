@@ -8,7 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.compat.v1.chain.open_chains import wait_for_writes
-from hotdelta.compat.v1.recording.training_graph import training_graph_of, unfinalized, watch_assigns
+from hotdelta.compat.v1.recording.training_graph import (
+    mark_steps,
+    training_graph_of,
+    unfinalized,
+    watch_assigns,
+)
 from hotdelta.compat.v1.restore.restoring import refresh_state_file
 from hotdelta.compat.v1.sessions.saver import Saver
 from hotdelta.errors import ConfigurationError
@@ -67,6 +72,7 @@ class Scaffold(OpenScaffold):
     def _prepare(self) -> None:
         graph = self.saver.prepare()
         watch_assigns(graph, except_for=self.saver.restore_operations())
+        mark_steps(graph, self.saver.saved_variables())
         own = graph.own_variables
         # Ready only when what we added is initialized, too.
         self.set_operations(
