@@ -22,7 +22,7 @@ from hotdelta.train.save.pauses import PAUSE_SECONDS, PauseSaver, Quiet
 
 logger = logging.getLogger(__name__)
 
-# How often the steps of other workers are looked at while the chief makes none, and a run until it is not writing.
+# How often the steps of other workers are looked at while the chief makes none.
 LOOK_SECONDS = 0.25
 
 
@@ -232,31 +232,33 @@ class ScheduledSaves:
     def _looks_at_others(self) -> bool:
         return self.watch.is_cluster and not self._has_progress
 
-    def save_in_pause(self) -> None:
+    def save_in_pause(self) -> bool:
         with self._lock:
             if is_closed(self._session):
-                return
+                return False
             try:
-                self._save_in_pause(self._session)
+                return self._save_in_pause(self._session)
             except (tf.errors.OpError, RuntimeError):
                 if not is_closed(self._session):
                     raise
+                return False
 
-    def _save_in_pause(self, session: Any) -> None:
+    def _save_in_pause(self, session: Any) -> bool:
         quiet = self.watch.quiet(session)
-        if quiet is None or quiet.steps is None:
-            self._look_at = self._clock() + LOOK_SECONDS
         if quiet is None:
-            return
+            return False
+        if quiet.steps is None:
+            self._look_at = self._clock() + LOOK_SECONDS
         is_again = self.chain.has_failed
         self._note(self.chain.collect(session))
         step = self._step = int(session.run(self._step_tensor))
         is_due = is_again or self._delta_timer.should_trigger_for_step(step)
         if not is_due or not self.chain.is_ready(Kind.DELTA, step):
-            return
+            return True
         if quiet.steps is not None and self.chain.is_lost:
             # A new chain begins with a full, and those are left to training.
             self._given_up_at = self.told_steps
-            return
+            return True
         if self.begin_delta(session, step, lambda: self.watch.quiet(session) == quiet):
             self._delta_timer.update_last_triggered_step(step)
+        return True
