@@ -87,7 +87,8 @@ def test_shapes_and_dtypes_are_refused_before_anything_is_allocated(
 
 
 @pytest.mark.parametrize(
-    "spoil, reason", [(spoil_shape, "has 48 bytes of 'users-rows', which is not"), (spoil_dtype, "stage_rows failed")]
+    "spoil, reason",
+    [(spoil_shape, "has 48 bytes of 'users-rows', which is not"), (spoil_dtype, "stage_rows failed")],
 )
 def test_without_the_layout_gate_shapes_and_dtypes_get_further(
     until_next: Prepared, spoil: Spoil, reason: str
