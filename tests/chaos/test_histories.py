@@ -96,10 +96,10 @@ def test_a_directory_that_is_gone_and_one_with_another_history(copied: Prepared,
 
 def test_files_that_could_not_be_read_for_long_are_read_when_they_can_be(until_next: Prepared) -> None:
     """Nothing of the files changes when a network file system comes back."""
-    failures = iter(range(5))
+    is_away = [True]
 
     def read_in_the_end(delta: DeltaFiles) -> None:
-        if delta.manifest.position == NEXT and next(failures, None) is not None:
+        if delta.manifest.position == NEXT and is_away[0]:
             raise DamagedError("it cannot be read", path=delta.prefix, position=str(NEXT), retryable=True)
         delta.require_digests()
 
@@ -108,7 +108,7 @@ def test_files_that_could_not_be_read_for_long_are_read_when_they_can_be(until_n
             ready.look()
             ready.require_truth(BEFORE)
             assert "it cannot be read" in ready.loader.status().reason
-        ready.look()
+        is_away[0] = False
         ready.look()
         ready.require_truth(NEXT)
         assert ready.loader.status().reason == ""
@@ -116,16 +116,17 @@ def test_files_that_could_not_be_read_for_long_are_read_when_they_can_be(until_n
 
 def test_files_that_were_replaced_right_after_they_were_found_damaged_are_used(until_next: Prepared) -> None:
     """Nothing tells that they changed: when it was looked which files they are, they were whole already."""
-    failures = iter(range(1))
+    is_damaged = [True]
 
     def find_damage_once(delta: DeltaFiles) -> None:
-        if delta.manifest.position == NEXT and next(failures, None) is not None:
+        if delta.manifest.position == NEXT and is_damaged[0]:
             raise DamagedError("it is damaged", path=delta.prefix, position=str(NEXT))
 
     with rig(*until_next, checks=Checks(digests=find_damage_once)) as ready:
         ready.look()
         ready.require_truth(BEFORE)
         assert [item.node.position for item in ready.loader.status().quarantined] == [NEXT]
+        is_damaged[0] = False
         ready.look()
         ready.require_truth(NEXT)
 
