@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hotdelta.chain.disk import Disk
+from hotdelta.chain.disk import Disk, publish_directory
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.signatures import MAX_EXPORT_VERSION
-from hotdelta.train.serving.files import publish_directory
 
 logger = logging.getLogger(__name__)
 

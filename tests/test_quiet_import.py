@@ -113,3 +113,9 @@ def test_an_exception_leaves_standard_error_as_it_was() -> None:
     )
 
     assert said == "I0000 stopped\n"
+
+
+@pytest.mark.parametrize("command", ["exporter.cli", "server.cli", "hotdelta.cli"])
+def test_a_command_imports_tensorflow_only_when_it_needs_it(command: str) -> None:
+    """So that `--help` answers at once, and so that the greeting can be left out."""
+    assert stderr_of(f"import {command}\nassert 'tensorflow' not in sys.modules") == ""

@@ -7,8 +7,13 @@ here decides anything, and nothing here translates OSError: the callers do, once
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from pathlib import Path
+
+from hotdelta.logs import event
+
+logger = logging.getLogger(__name__)
 
 FILE_MODE = 0o644
 # Larger writes into reserved space take ten times as long on some kernels (2 and 16 MB at once, ext4).
@@ -87,3 +92,27 @@ def write_durably(disk: Disk, path: Path, content: bytes) -> None:
         disk.fsync(fd)
     finally:
         disk.close(fd)
+
+
+def publish_directory(temporary: Path, target: Path, *, disk: Disk | None = None) -> None:
+    """Make `temporary` durable and give it its name at once. Raises OSError, and then nothing was published."""
+    disk = disk or Disk()
+    for folder, _, file_names in os.walk(temporary):
+        for name in file_names:
+            sync_file(Path(folder, name))
+        disk.sync_directory(Path(folder))
+    disk.rename(temporary, target)
+    try:
+        # Not durable before its directory is: the rename is only a change of names in there.
+        disk.sync_directory(target.parent)
+    except OSError as error:
+        # It is whole and readers may use it already, so it counts; all that a power failure can take is its name.
+        event(logger, logging.WARNING, "published, but not yet durable", path=target, reason=error.strerror)
+
+
+def sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -6,23 +6,20 @@ reading it needs no training script. Values never pass through here.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from pathlib import Path
 
 import tensorflow as tf
 
-from hotdelta.chain.disk import Disk
+from hotdelta.chain.disk import Disk, publish_directory, sync_file
 from hotdelta.chain.format import names
 from hotdelta.chain.format.schema import Schema
 from hotdelta.errors import DamagedError, ManifestError, ModelMismatchError
-from hotdelta.logs import event, quiet_tensorflow
+from hotdelta.logs import quiet_tensorflow
 from hotdelta.tensorflow_internals import save_graph_alone
 from hotdelta.train.serving.module import ServingModule
 from hotdelta.train.serving.trace import loaded_signature
-
-logger = logging.getLogger(__name__)
 
 _TRAIN_AGAIN = "start the trainer again: it writes a new one"
 
@@ -104,22 +101,6 @@ def load_schema(directory: Path, digest: str) -> Schema:
     return schema
 
 
-def publish_directory(temporary: Path, target: Path, *, disk: Disk | None = None) -> None:
-    """Make `temporary` durable and give it its name at once. Raises OSError, and then nothing was published."""
-    disk = disk or Disk()
-    for folder, _, file_names in os.walk(temporary):
-        for name in file_names:
-            _sync_file(Path(folder, name))
-        disk.sync_directory(Path(folder))
-    disk.rename(temporary, target)
-    try:
-        # Not durable before its directory is: the rename is only a change of names in there.
-        disk.sync_directory(target.parent)
-    except OSError as error:
-        # It is whole and readers may use it already, so it counts; all that a power failure can take is its name.
-        event(logger, logging.WARNING, "published, but not yet durable", path=target, reason=error.strerror)
-
-
 def save_schema(directory: Path, schema: Schema) -> None:
     """For readers that serve only a part of the model, or another signature of it."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -128,7 +109,7 @@ def save_schema(directory: Path, schema: Schema) -> None:
         return
     temporary = _temporary(path)
     temporary.write_bytes(schema.to_json())
-    _sync_file(temporary)
+    sync_file(temporary)
     disk = Disk()
     disk.rename(temporary, path)
     disk.sync_directory(path.parent)
@@ -136,11 +117,3 @@ def save_schema(directory: Path, schema: Schema) -> None:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f"{names.TEMPORARY_PREFIX}{path.name}-{os.getpid()}")
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
