@@ -130,11 +130,11 @@ import os, signal, sys
 from hotdelta import cli
 from hotdelta.chain.history import verification
 
-def stop(descriptor, **options):
+def stop(content, **options):
     os.kill(os.getpid(), signal.SIGINT)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-verification.digest_file = stop
+verification.digest_file = verification.digest_bytes = stop
 sys.exit(cli.main(["verify", sys.argv[1]]))
 """
 

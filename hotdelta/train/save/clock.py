@@ -101,9 +101,9 @@ class SaveClocks:
         return self.delta.may_be_due() or self.full.may_be_due()
 
     def seconds_to_look(self) -> float:
-        """Until a save may be due without another step. No full is, of what the last full has already."""
-        full = self.full.seconds_to_look() if self.full.has_steps else math.inf
-        return min(self.delta.seconds_to_look(), full)
+        """Until a save may be due without another step. No full is, of what the last full has already: look again."""
+        full = self.full.seconds_to_look()
+        return min(self.delta.seconds_to_look(), full if self.full.has_steps else max(full, COUNT_SECONDS))
 
     def restart(self) -> None:
         self.delta.restart()
