@@ -13,13 +13,22 @@ from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.chain.history.verification import directory_of
+from hotdelta.train.tables.growth import growth_of
 
 Values = dict[str, bytes]
 
 
 def values_of(variables: Mapping[str, tf.Variable]) -> Values:
-    """The bit pattern of every variable, now."""
-    return {key: np.asarray(variable.read_value()).tobytes() for key, variable in variables.items()}
+    """The bit pattern of every variable, now; of one that grows, of its rows in use."""
+    return {key: _value(variable).tobytes() for key, variable in variables.items()}
+
+
+def _value(variable: tf.Variable) -> Any:
+    growth = growth_of(variable)
+    if growth is None:
+        return np.asarray(variable.read_value())
+    rows = np.arange(growth.in_use())
+    return np.asarray(tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype))
 
 
 def replay(run_dir: Path, position: Position, keys: Iterable[str], *, full: Position | None = None) -> Values:
@@ -58,11 +67,18 @@ class _Replay:
                 ids, rows = reader.get_tensor(f"{owner}-ids"), reader.get_tensor(f"{key}-rows")
                 if key not in self.values:
                     self.values[key] = np.zeros_like(rows)
-                self.values[key][ids] = rows
+                self._write(key, ids, rows)
             elif f"{key}-value" in held:
                 value = reader.get_tensor(f"{key}-value")
                 if len(value):
                     self.values[key] = value[0]
+
+    def _write(self, key: str, ids: Any, rows: Any) -> None:
+        held = self.values[key]
+        if len(ids) and ids[-1] >= len(held):
+            more = np.zeros((ids[-1] + 1 - len(held), *held.shape[1:]), held.dtype)
+            held = self.values[key] = np.concatenate([held, more])
+        held[ids] = rows
 
 
 def _owner(slot: str, tables: list[str]) -> str:

@@ -6,7 +6,7 @@ from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLay
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format.manifest import FileRecord, HighestStep, Kind, Manifest, TableRecord, Tracking
 from hotdelta.chain.format.position import Node, Position, decode_identity, encode_identity, new_state_id
-from hotdelta.chain.format.schema import Schema, SignatureSpec, TensorSpec, VariableSpec
+from hotdelta.chain.format.schema import KeyTable, Schema, SignatureSpec, TensorSpec, VariableSpec
 from hotdelta.chain.history.plan import ApplyDelta, Plan, RestoreFull, Step, UndoTo, plan
 from hotdelta.chain.history.scan import Listing, Refused, Scanner
 from hotdelta.chain.history.signing import SigningKey
@@ -23,6 +23,7 @@ __all__ = [
     "Disk",
     "FileRecord",
     "HighestStep",
+    "KeyTable",
     "Kind",
     "Listing",
     "Manifest",

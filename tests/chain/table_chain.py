@@ -1,4 +1,7 @@
-"""A chain of one table, a slot of it and a bias, written without TensorFlow, and what a reader has to find in it."""
+"""A chain of one table, a slot of it and a bias, written without TensorFlow, and what a reader has to find in it.
+
+The table may grow: then it reserves more rows than it has.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,18 @@ class TableChain:
     """`values` are those of the newest state. The slot shares the ids of its table, and lies in a file of its own."""
 
     def __init__(
-        self, run_dir: Path, *, rows: int = 40, dtype: str = "float32", schema: str = SCHEMA
+        self,
+        run_dir: Path,
+        *,
+        rows: int = 40,
+        reserved_rows: int | None = None,
+        dtype: str = "float32",
+        schema: str = SCHEMA,
     ) -> None:
         self.run_dir = run_dir
         self.schema = schema
         self._dtype = dtype
+        self._reserved_rows = reserved_rows
         self._random = np.random.default_rng(5)
         self._disk = CarelessDisk()
         self._seq = 0
@@ -62,17 +72,20 @@ class TableChain:
             raise ValueError("use close_with_full")
         return self._commit(Kind.FULL, self._next(), None, self.values)
 
-    def close_with_full(self, ids: Iterable[int]) -> Manifest:
-        """A delta, and a full of the same position."""
-        delta = self.delta(ids)
-        return self._commit(Kind.FULL, delta.node, delta.parent, self.values)
+    def close_with_full(self, ids: Iterable[int], *, new: int = 0) -> Manifest:
+        """A delta, and a full of the same position, whose `new` rows came while it was written."""
+        delta = self.delta(ids, new=new)
+        return self._commit(Kind.FULL, delta.node, delta.parent, self.values, appended=new)
 
-    def delta(self, ids: Iterable[int], *, bias: float | None = None) -> Manifest:
-        where = np.array(sorted(ids), np.int64)
+    def delta(self, ids: Iterable[int], *, new: int = 0, bias: float | None = None) -> Manifest:
+        """`new`: so many rows come into use."""
+        rows_in_use = len(self.values[TABLE])
+        where = np.array([*sorted(ids), *range(rows_in_use, rows_in_use + new)], np.int64)
+        for key in (TABLE, SLOT):
+            self.values[key] = np.concatenate([self.values[key], self.random_rows(new)])
         tensors = {TABLE + names.IDS_SUFFIX: where}
         for key in (TABLE, SLOT):
             rows = tensors[key + names.ROWS_SUFFIX] = self.random_rows(len(where))
-            self.values[key] = self.values[key].copy()
             self.values[key][where] = rows
         if bias is not None:
             self.values[BIAS] = np.full(2, bias, np.float32)
@@ -87,7 +100,9 @@ class TableChain:
         self._seq += 1
         return Node(Position(1, self._seq), new_state_id())
 
-    def _commit(self, kind: Kind, node: Node, parent: Node | None, tensors: dict[str, Array]) -> Manifest:
+    def _commit(
+        self, kind: Kind, node: Node, parent: Node | None, tensors: dict[str, Array], *, appended: int = 0
+    ) -> Manifest:
         seq = node.position.seq
         directory = directory_of(self.run_dir, kind)
         prefix = f"{names.FULL_STEM if kind is Kind.FULL else names.DELTA_STEM}{seq}"
@@ -96,6 +111,8 @@ class TableChain:
             names.STEP_TENSOR: np.array(seq, np.int64),
             **tensors,
         }
+        later = {key: everything[key][-appended:] for key in (TABLE, SLOT) if appended}
+        everything.update({key: everything[key][:-appended] for key in later})
         layout = [
             TensorLayout(name, self._dtype_of(name, value), value.shape, int(name.startswith(SLOT)))
             for name, value in everything.items()
@@ -104,8 +121,9 @@ class TableChain:
         writer = BundleWriter(directory, prefix, layout, shard_roles=roles, disk=self._disk)
         for name, value in everything.items():
             writer.write(name, value)
+        for name, value in later.items():
+            writer.append_rows(name, value)
         prepared = writer.finish()
-        table = self.values[TABLE]
         manifest = Manifest(
             kind=kind,
             position=node.position,
@@ -116,13 +134,24 @@ class TableChain:
             step=seq,
             created_at=0.0,
             schema=self.schema,
-            tables={TABLE: TableRecord(table.shape, self._dtype, Tracking.TOUCHED, 0)},
+            tables={TABLE: self._record()},
             files=prepared.files,
             highest_step=HighestStep(seq, seq),
         )
         commit(prepared, manifest, disk=self._disk)
         self.manifests.append(manifest)
         return manifest
+
+    def _record(self) -> TableRecord:
+        rows = len(self.values[TABLE])
+        is_growing = self._reserved_rows is not None
+        return TableRecord(
+            (self._reserved_rows or rows, COLUMNS),
+            self._dtype,
+            Tracking.TOUCHED,
+            0,
+            rows_in_use=rows if is_growing else None,
+        )
 
     def _dtype_of(self, name: str, value: Array) -> str:
         is_rows = name in (TABLE, SLOT) or name.endswith(names.ROWS_SUFFIX)

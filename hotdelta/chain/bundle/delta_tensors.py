@@ -22,7 +22,14 @@ def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:
 
 def possible_ids(key: str, *, owner: str = "") -> Iterator[str]:
     """The names that the tensor with its ids may have. The first that exists is the right one."""
-    return (possible + names.IDS_SUFFIX for possible in (key, owner, *_possible_owners(key)))
+    return (possible + names.IDS_SUFFIX for possible in possible_tables(key, owner=owner))
+
+
+def possible_tables(key: str, *, owner: str = "") -> Iterator[str]:
+    """The keys of the tables whose ids may be those of a variable: it is one itself, or a slot of one."""
+    yield key
+    yield owner
+    yield from _possible_owners(key)
 
 
 def _possible_owners(key: str) -> Iterator[str]:

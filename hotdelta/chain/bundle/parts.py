@@ -16,17 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from hotdelta.chain.bundle.digest import digest_bytes, digest_file
-from hotdelta.chain.bundle.index import BundleEntry, BundleIndex, Extents, encode_index, read_index
+from hotdelta.chain.bundle.index import BundleEntry, BundleIndex, encode_index, read_index
 from hotdelta.chain.bundle.reader import BundleReader
-from hotdelta.chain.bundle.slice_key import slice_key
+from hotdelta.chain.bundle.slice_key import can_be_sliced, slice_entries
 from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk, write_durably
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import FileRecord
 from hotdelta.chain.write_failure import translated
 from hotdelta.errors import CommitError, DamagedError
-
-_NOT_IN_SLICES = frozenset({"float16", "uint16", "uint32", "uint64"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,23 +116,10 @@ class _Merge:
         full = [entry for entry in found if entry.shape[:1] != (0,)] or found[:1]
         if len(full) == 1:
             self._add({name: full[0]})
-        elif full[0].dtype in _NOT_IN_SLICES:
+        elif not can_be_sliced(full[0].dtype):
             self.copied[name] = pieces
         else:
-            self._add(_slices(name, full))
-
-
-def _slices(name: str, pieces: Sequence[BundleEntry]) -> dict[str, BundleEntry]:
-    whole_axes = ((0, -1),) * (len(pieces[0].shape) - 1)
-    entries: dict[str, BundleEntry] = {}
-    slices: list[Extents] = []
-    end = 0
-    for piece in pieces:
-        slices.append(((end, piece.shape[0]), *whole_axes))
-        entries[slice_key(name, slices[-1])] = piece
-        end += piece.shape[0]
-    shape = (end, *pieces[0].shape[1:])
-    return {name: BundleEntry(pieces[0].dtype, shape, 0, 0, 0, 0, tuple(slices)), **entries}
+            self._add(slice_entries(name, full))
 
 
 def _copy(

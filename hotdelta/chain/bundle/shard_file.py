@@ -17,6 +17,8 @@ from hotdelta.chain.bundle.digest import CHUNK_BYTES, extend_crc32c, mask, read_
 from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.disk import Disk, create_anew
 
+ALIGNMENT_BYTES = 64
+
 _WINDOW_BYTES = 1024 * 1024
 _FEW_RUNS = 8
 
@@ -52,7 +54,7 @@ class ShardFile:
         """Of an open file: `create` makes a new one, `reopen` takes one that another process wrote."""
         self.path = path
         self.size = max((extent.end for extent in extents.values()), default=0)
-        self._extents = extents
+        self._extents = dict(extents)
         self._disk = disk
         self._fd = fd
         self._is_open = True
@@ -82,6 +84,15 @@ class ShardFile:
         """Writes bytes of a tensor from `start`, counted from the tensor's first byte."""
         self._disk.write_at(self._fd, data, self._extents[name].offset + start)
         self._is_streamed = self._is_streamed and self._hash_next(name, data, start)
+
+    def append_tensor(self, name: str, data: memoryview) -> Extent:
+        """Writes one more tensor, behind all others."""
+        extent = Extent(aligned_offset(self.size), len(data))
+        self._extents[name] = extent
+        self._pending.append(name)
+        self.size = extent.end
+        self.write_tensor(name, data)
+        return extent
 
     def _hash_next(self, name: str, data: memoryview, start: int) -> bool:
         """Whether these bytes follow those that were hashed: then they are hashed too."""
@@ -173,6 +184,11 @@ class _LayoutHash:
 
     def digest(self) -> str:
         return self._hasher.hexdigest()
+
+
+def aligned_offset(end: int) -> int:
+    """Where the next tensor begins."""
+    return -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _read_exactly(fd: int, start: int, size: int) -> bytes:

@@ -1,9 +1,11 @@
-"""The key under which a tensor bundle stores one slice of a partitioned tensor.
+"""Tensors that a bundle stores in slices of their rows, and the keys under which it does.
 
 TensorFlow's ordered code: a zero, the name, the number of axes, and start and length of each axis.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hotdelta.chain.bundle.index import BundleEntry, Extents, decode_key, encode_key
 from hotdelta.errors import ManifestError
@@ -15,6 +17,13 @@ _END_OF_TEXT = b"\0\1"
 _BITS_PER_BYTE = 7
 _ONE_BYTE_LIMIT = 64
 
+_NOT_IN_SLICES = frozenset({"float16", "uint16", "uint32", "uint64"})
+
+
+def can_be_sliced(dtype: str) -> bool:
+    """Whether RestoreV2 joins slices of it."""
+    return dtype not in _NOT_IN_SLICES
+
 
 def is_slice_key(key: str) -> bool:
     """Names of tensors never begin with a zero byte."""
@@ -25,6 +34,20 @@ def slice_key(name: str, extents: Extents) -> str:
     parts = [_number(0), encode_key(name) + _END_OF_TEXT, _number(len(extents))]
     parts += [_signed(value) for extent in extents for value in extent]
     return decode_key(b"".join(parts))
+
+
+def slice_entries(name: str, pieces: Sequence[BundleEntry]) -> dict[str, BundleEntry]:
+    """The entries of a tensor whose rows are those of the pieces, one after the other; none of them is empty."""
+    whole_axes = ((0, -1),) * (len(pieces[0].shape) - 1)
+    entries: dict[str, BundleEntry] = {}
+    slices: list[Extents] = []
+    end = 0
+    for piece in pieces:
+        slices.append(((end, piece.shape[0]), *whole_axes))
+        entries[slice_key(name, slices[-1])] = piece
+        end += piece.shape[0]
+    shape = (end, *pieces[0].shape[1:])
+    return {name: BundleEntry(pieces[0].dtype, shape, 0, 0, 0, 0, tuple(slices)), **entries}
 
 
 def row_slices(name: str, entry: BundleEntry) -> list[str]:

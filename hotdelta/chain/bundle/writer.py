@@ -19,13 +19,12 @@ from hotdelta.chain.bundle.digest import digest_bytes
 from hotdelta.chain.bundle.dtypes import has_fixed_size, stored_dtype, tensor_bytes
 from hotdelta.chain.bundle.index import BundleEntry, BundleIndex, encode_index
 from hotdelta.chain.bundle.row_memory import byte_rows, flat_bytes
-from hotdelta.chain.bundle.shard_file import Checksums, Extent, ShardFile
+from hotdelta.chain.bundle.shard_file import Checksums, Extent, ShardFile, aligned_offset
+from hotdelta.chain.bundle.slice_key import SLICE_MARK, can_be_sliced, slice_entries
 from hotdelta.chain.disk import Disk, write_durably
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import FileRecord
 from hotdelta.chain.write_failure import translated
-
-ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,8 @@ class PreparedBundle:
 
 
 class BundleWriter:
-    """Writes one tensor bundle. The layout is fixed up front, so rows may come in any order.
+    """Writes one tensor bundle. The layout is fixed up front, so rows may come in any order; a tensor may get more rows
+    at the end.
 
     One thread at a time. Every method but `abandon` raises CommitError when the disk fails; then call `abandon`.
     """
@@ -90,6 +90,7 @@ class BundleWriter:
         self._disk = disk
         self._shards: list[ShardFile] = []
         self._rows_written = dict.fromkeys(self._tensors, 0)
+        self._appended: dict[str, tuple[int, Extent]] = {}
         try:
             with self._translated():
                 for shard, extents in enumerate(self._extents):
@@ -129,6 +130,22 @@ class BundleWriter:
         with self._translated():
             self._shards[tensor.shard].patch_rows(name, ids, byte_rows(rows))
 
+    def append_rows(self, name: str, rows: npt.NDArray[Any]) -> None:
+        """Rows behind those of the layout, of a table that grew meanwhile: once, and after all other rows of it.
+
+        The tensor is then stored in two slices, which RestoreV2 joins, but not those of every dtype.
+        """
+        tensor = self._checked(name, rows, (self._tensors[name].shape[0], *rows.shape[1:]))
+        if name in self._appended:
+            raise ValueError(f"rows were appended to {name!r} already")
+        if not len(rows):
+            return
+        if tensor.shape[0] and not can_be_sliced(tensor.dtype):
+            raise ValueError(f"{name!r} is {tensor.dtype}, of which TensorFlow joins no slices")
+        with self._translated():
+            extent = self._shards[tensor.shard].append_tensor(_behind(name), flat_bytes(rows).data)
+        self._appended[name] = (len(rows), extent)
+
     def finish(self) -> PreparedBundle:
         """Makes data files and index durable. Raises ValueError when a tensor was not written completely."""
         for name, tensor in self._tensors.items():
@@ -163,11 +180,14 @@ class BundleWriter:
     def _entries(self, checksums: Sequence[Checksums]) -> dict[str, BundleEntry]:
         entries = {}
         for name, tensor in self._tensors.items():
-            extent = self._extents[tensor.shard][name]
-            crc32c = checksums[tensor.shard].crc32c[name]
-            entries[name] = BundleEntry(
-                tensor.dtype, tensor.shape, tensor.shard, extent.offset, extent.size, crc32c
-            )
+            extent, crc32c = self._extents[tensor.shard][name], checksums[tensor.shard].crc32c
+            pieces = [_entry(tensor, tensor.shape, extent, crc32c[name])]
+            if name in self._appended:
+                count, extent = self._appended[name]
+                pieces.append(_entry(tensor, (count, *tensor.shape[1:]), extent, crc32c[_behind(name)]))
+            # TensorFlow knows no slice without rows.
+            pieces = [piece for piece in pieces if piece.shape[:1] != (0,)] or pieces[:1]
+            entries.update({name: pieces[0]} if len(pieces) == 1 else slice_entries(name, pieces))
         return entries
 
     def _checked(self, name: str, values: npt.NDArray[Any], shape: tuple[int, ...]) -> TensorLayout:
@@ -207,10 +227,19 @@ def _place(tensors: Sequence[TensorLayout], shard: int) -> dict[str, Extent]:
     end = 0
     for tensor in tensors:
         if tensor.shard == shard:
-            offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            offset = aligned_offset(end)
             extents[tensor.name] = Extent(offset, tensor.size)
             end = offset + tensor.size
     return extents
+
+
+def _entry(tensor: TensorLayout, shape: tuple[int, ...], extent: Extent, crc32c: int) -> BundleEntry:
+    return BundleEntry(tensor.dtype, shape, tensor.shard, extent.offset, extent.size, crc32c)
+
+
+def _behind(name: str) -> str:
+    """What a data file calls the rows that were appended to a tensor; no tensor is called so."""
+    return f"{SLICE_MARK}{name}"
 
 
 def _count_rows(tensor: TensorLayout) -> int:

@@ -13,11 +13,13 @@ from typing import Any
 
 from hotdelta.chain.format import names
 from hotdelta.chain.format.position import STATE_ID_HEX_DIGITS, Node, Position
+from hotdelta.chain.format.schema import VariableSpec
 from hotdelta.chain.format.untrusted_json import Fields
 from hotdelta.errors import ManifestError
 
-# What is written. Readers take every version from the first to this one: tests/golden holds a chain of each.
-FORMAT_VERSION = 1
+# Readers take every version from the first to this one: tests/golden holds a chain of each. What a reader of an earlier
+# version would understand is written as that version: without growing tables, the first.
+FORMAT_VERSION = 2
 MAX_MANIFEST_BYTES = 4 * 1024 * 1024
 DIGEST_HEX_DIGITS = 64
 SIGNATURE_HEX_DIGITS = 64
@@ -45,7 +47,8 @@ class TableRecord:
     """What one commit says about one table.
 
     The rows of a table that the trainer keeps in several parts lie part after part; `part_rows` says how many each
-    has (empty: one part), and `strategy` which ids they hold: mod, div, or empty when that is not known.
+    has (empty: one part), and `strategy` which ids they hold: mod, div, or empty when that is not known. Of a growing
+    table `shape` is what is reserved, and the state of this commit has its first `rows_in_use` rows (None: it has all).
     """
 
     shape: tuple[int, ...]
@@ -55,6 +58,12 @@ class TableRecord:
     rows_deleted: int = 0
     part_rows: tuple[int, ...] = ()
     strategy: str = ""
+    rows_in_use: int | None = None
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of the table's values at this commit: a growing table has as many rows as are in use."""
+        return self.shape if self.rows_in_use is None else (self.rows_in_use, *self.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,12 @@ class Manifest:
     def rows_changed(self) -> int:
         return sum(table.rows_changed for table in self.tables.values())
 
+    def shape_of(self, variable: VariableSpec) -> tuple[int, ...]:
+        """What a variable of its schema has in this state: of a growing table the rows that are in use."""
+        record = self.tables.get(variable.key)
+        is_growing = record is not None and record.rows_in_use is not None
+        return record.stored_shape if record is not None and is_growing else variable.shape
+
     def to_json(self) -> bytes:
         return json.dumps(_to_document(self), indent=1, allow_nan=False).encode() + b"\n"
 
@@ -130,7 +145,7 @@ class Manifest:
 def _to_document(manifest: Manifest) -> dict[str, Any]:
     parent = manifest.parent
     return {
-        "format_version": FORMAT_VERSION,
+        "format_version": _version_of(manifest),
         "kind": str(manifest.kind),
         "position": str(manifest.position),
         "state_id": manifest.state_id,
@@ -154,6 +169,7 @@ def _to_document(manifest: Manifest) -> dict[str, Any]:
                     if table.part_rows
                     else {}
                 ),
+                **({} if table.rows_in_use is None else {"rows_in_use": table.rows_in_use}),
             }
             for key, table in manifest.tables.items()
         },
@@ -163,6 +179,11 @@ def _to_document(manifest: Manifest) -> dict[str, Any]:
         ],
         **({"signature": manifest.signature} if manifest.signature else {}),
     }
+
+
+def _version_of(manifest: Manifest) -> int:
+    has_growing = any(table.rows_in_use is not None for table in manifest.tables.values())
+    return FORMAT_VERSION if has_growing else 1
 
 
 def _from_document(fields: Fields) -> Manifest:
@@ -226,10 +247,13 @@ def _read_table(fields: Fields) -> TableRecord:
         rows_deleted=fields.count("rows_deleted"),
         part_rows=fields.optional_counts("part_rows"),
         strategy=fields.optional_choice("strategy", STRATEGIES),
+        rows_in_use=fields.optional_count("rows_in_use"),
     )
     if table.part_rows and sum(table.part_rows) != table.shape[0]:
         raise ManifestError(f"{fields.where} has parts that do not add up to its rows")
-    if table.rows_changed > table.shape[0] or table.rows_deleted > table.shape[0]:
+    if table.stored_shape[0] > table.shape[0]:
+        raise ManifestError(f"{fields.where} has more rows in use than it reserves")
+    if table.rows_changed > table.stored_shape[0] or table.rows_deleted > table.stored_shape[0]:
         raise ManifestError(f"{fields.where} changes more rows than it has")
     return table
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blake3 import blake3
 
+from hotdelta.chain.format.key_index import BUCKET_COLUMNS, COUNTS_SHAPE
 from hotdelta.errors import ManifestError
 
 
@@ -41,6 +42,18 @@ class SignatureSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyTable:
+    """The three variables, by their keys, that are one table with an open vocabulary.
+
+    `rows` and `index` grow: of the rows in their shape only the first ones are in use. `counts` says how many.
+    """
+
+    rows: str
+    index: str
+    counts: str
+
+
+@dataclass(frozen=True, slots=True)
 class Schema:
     """The variables in their fixed order, the user's signatures, and the digest of each rule that makes ids.
 
@@ -50,6 +63,7 @@ class Schema:
     variables: tuple[VariableSpec, ...]
     signatures: Mapping[str, SignatureSpec]
     vocabularies: Mapping[str, str]
+    key_tables: tuple[KeyTable, ...] = ()
 
     @property
     def tables(self) -> tuple[VariableSpec, ...]:
@@ -58,6 +72,11 @@ class Schema:
     @property
     def others(self) -> tuple[VariableSpec, ...]:
         return tuple(variable for variable in self.variables if not variable.is_table)
+
+    @property
+    def growing(self) -> frozenset[str]:
+        """The keys of the tables whose shape is what is reserved: their values have as many rows as are in use."""
+        return frozenset(key for table in self.key_tables for key in (table.rows, table.index))
 
     def why_not_part_of(self, whole: Schema) -> str:
         """What keeps a chain of the other schema from updating the variables of this one; empty when nothing does.
@@ -73,6 +92,10 @@ class Schema:
         for rule in sorted(rules):
             if self.vocabularies.get(rule) != whole.vocabularies.get(rule):
                 return f"the chain makes ids by another rule: {rule!r}"
+        ours = {spec.key for spec in self.variables}
+        found_tables = {table for table in whole.key_tables if ours & {table.rows, table.index, table.counts}}
+        for table in sorted(found_tables ^ set(self.key_tables), key=lambda table: table.rows):
+            return f"the chain has other tables of keys: {table.rows!r}"
         return ""
 
     @property
@@ -80,7 +103,7 @@ class Schema:
         return blake3(self.to_json()).hexdigest()
 
     def to_json(self) -> bytes:
-        document = {
+        document: dict[str, Any] = {
             "variables": [
                 {"key": v.key, "shape": list(v.shape), "dtype": v.dtype, "is_table": v.is_table}
                 for v in self.variables
@@ -91,13 +114,17 @@ class Schema:
             },
             "vocabularies": dict(sorted(self.vocabularies.items())),
         }
+        if self.key_tables:
+            document["key_tables"] = [
+                {"rows": t.rows, "index": t.index, "counts": t.counts} for t in self.key_tables
+            ]
         return json.dumps(document, indent=1).encode() + b"\n"
 
     @classmethod
     def from_json(cls, text: bytes) -> Schema:
         try:
             document = json.loads(text)
-            return cls(
+            schema = cls(
                 variables=tuple(
                     VariableSpec(v["key"], tuple(v["shape"]), v["dtype"], v["is_table"])
                     for v in document["variables"]
@@ -107,14 +134,32 @@ class Schema:
                     for name, spec in document["signatures"].items()
                 },
                 vocabularies=dict(document["vocabularies"]),
+                key_tables=tuple(
+                    KeyTable(t["rows"], t["index"], t["counts"]) for t in document.get("key_tables", ())
+                ),
             )
+            _check_key_tables(schema)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ManifestError(f"schema file cannot be read: {error!r}") from error
+        return schema
 
 
 def parts_rule(key: str) -> str:
     """The name, among vocabularies, of the layout of a table that is in parts: which ids its rows hold."""
     return f"{key} in parts"
+
+
+def _check_key_tables(schema: Schema) -> None:
+    """Raises ValueError for a key table that is not made of rows, buckets and the counts of them."""
+    specs = {spec.key: spec for spec in schema.variables}
+    for table in schema.key_tables:
+        rows, index, counts = (specs[key] for key in (table.rows, table.index, table.counts))
+        if not rows.is_table or not rows.shape:
+            raise ValueError(f"{rows} is not a table of rows")
+        if replace(index, shape=index.shape[1:]) != VariableSpec(index.key, (BUCKET_COLUMNS,), "int64", True):
+            raise ValueError(f"{index} is not a table of buckets")
+        if counts != VariableSpec(counts.key, COUNTS_SHAPE, "int64", False):
+            raise ValueError(f"{counts} is not the counts of a table")
 
 
 def _show(spec: VariableSpec | None) -> str:

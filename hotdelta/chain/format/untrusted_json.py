@@ -103,6 +103,9 @@ class Fields:
             self._wrong(name, "a count")
         return value
 
+    def optional_count(self, name: str) -> int | None:
+        return self.count(name) if name in self._document else None
+
     def number(self, name: str) -> float:
         value = self._get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):

@@ -140,6 +140,22 @@ class FiledRows:
 Piece = HeldRows | FiledRows
 
 
+class UnseenRows:
+    """Which rows, of those from `first` to before `end`, no delta has brought so far; in the end none may be left."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self._first = first
+        self._is_seen = np.zeros(end - first, np.bool_)
+
+    def see(self, ids: Ids) -> None:
+        if len(self._is_seen):
+            self._is_seen[ids[ids >= self._first] - self._first] = True
+
+    def find(self) -> int | None:
+        """The first of them."""
+        return None if self._is_seen.all() else self._first + int(self._is_seen.argmin())
+
+
 def put_together(ids: Ids, rows: Array) -> HeldRows:
     """Of each id the last row."""
     order = np.argsort(ids, kind="stable")

@@ -2,7 +2,8 @@
 
 In the time and memory that the rows take, however many links there are: small deltas are put together in memory, few
 files are open at a time, and a table passes through memory once for many links. Files are read, not mapped: one that
-becomes shorter meanwhile is an error, and does not end the process.
+becomes shorter meanwhile is an error, and does not end the process. A growing table, and so each of its slots, has as
+many rows as the newest link says: those that the full does not have came with deltas.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hotdelta.chain.bundle.delta_tensors import possible_ids
+from hotdelta.chain.bundle.delta_tensors import possible_ids, possible_tables
 from hotdelta.chain.bundle.dtypes import stored_dtype
 from hotdelta.chain.bundle.file_bytes import Bytes, aligned, open_plainly, read_into
 from hotdelta.chain.bundle.row_memory import rows_within
@@ -32,6 +33,7 @@ from hotdelta.chain.history.state_pieces import (
     OpenFiles,
     Piece,
     StoredRows,
+    UnseenRows,
     became_shorter,
     put_together,
 )
@@ -70,6 +72,20 @@ class _Patch:
         return self.rows.size + self.ids.size
 
 
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What all of a variable is read from, and the rows that are written over it then, in order.
+
+    The base may be a delta: what is a table now may have been none when the chain began.
+    """
+
+    type: TensorType
+    base: Place | None
+    base_rows: int
+    patches: Sequence[_Patch]
+    unseen: UnseenRows
+
+
 class StateReader:
     """The tensors of one state. Everything raises DamagedError when a file is not what its index says.
 
@@ -94,11 +110,19 @@ class StateReader:
             if name.endswith(suffix)
         }
 
-    def type_of(self, key: str) -> TensorType | None:
+    def type_of(self, key: str, *, owner: str = "") -> TensorType | None:
         """Dtype and shape, from the link that holds all of it; None when no link does.
 
-        A recompiled optimizer brings its slots in the middle of a chain, whole, in one delta.
+        What grows has the rows of the newest link. `owner`: the table that it is a slot of.
         """
+        found = self._stored_type(key)
+        growing = self._growing_table(key, owner)
+        if found is None or not growing:
+            return found
+        return TensorType(found.dtype, (self.state.newest.tables[growing].stored_shape[0], *found.shape[1:]))
+
+    def _stored_type(self, key: str) -> TensorType | None:
+        """A recompiled optimizer brings its slots in the middle of a chain, whole, in one delta."""
         full = self._index.place(key, 0)
         if full is not None:
             return full.type
@@ -109,6 +133,28 @@ class StateReader:
         )
         value = self._last_value(key)
         return rows or (TensorType(value.type.dtype, value.type.shape[1:]) if value is not None else None)
+
+    def _growing_table(self, key: str, owner: str) -> str:
+        """The key of the growing table whose rows a variable has as well; empty when there is none.
+
+        A slot has as many rows as its table, also in the full: a bias may be named like a slot.
+        """
+        tables = self.state.newest.tables
+        for possible in possible_tables(key, owner=owner):
+            if possible in tables:
+                is_growing = tables[possible].rows_in_use is not None
+                return possible if is_growing and self._has_rows_of(possible, key) else ""
+        return ""
+
+    def _has_rows_of(self, table: str, key: str) -> bool:
+        if key == table:
+            return True
+        if self._index.has(key + names.VALUE_SUFFIX):
+            return False
+        place, record = self._index.place(key, 0), self.state.full.tables.get(table)
+        if place is None or record is None:
+            return self._index.has(key + names.ROWS_SUFFIX)
+        return place.type.shape[:1] == record.stored_shape[:1]
 
     def newest_tensor(self, name: str) -> Array | None:
         """A tensor of the newest link; None when that does not have it."""
@@ -123,10 +169,9 @@ class StateReader:
 
         As numpy's dtype of these bits (bfloat16: uint16), or as `dtype`. `owner`: the table that it is a slot of.
         """
-        found = self._require_type(key)
-        value = _aligned(found, dtype)
+        history = self._history(key, owner)
+        value = _aligned(history.type, dtype)
         table = value if value.ndim else value.reshape(1)
-        base, patches = self._history(key, found, owner)
         count = rows_within(self._limits.chunk_bytes, table.nbytes // max(1, len(table)))
         starts = range(0, len(table), count)
         with ThreadPoolExecutor(_THREADS, "hotdelta-reading") as pool:
@@ -138,12 +183,13 @@ class StateReader:
                     )
                 )
 
-            if base is not None:
+            if history.base is not None:
                 with OpenFiles(self._limits.open_files) as files:
-                    fill(partial(self._read_rows, files, base))
-            for pieces in self._batches(self._fold(patches, found, table.dtype, self._is_small)):
+                    fill(partial(self._read_rows, files, history.base))
+            for pieces in self._batches(self._fold(history, table.dtype, self._is_small)):
                 with OpenFiles(self._limits.open_files) as files:
                     fill(partial(self._write_pieces, files, pieces))
+        self._require_all(key, history)
         return value
 
     def slices(
@@ -153,17 +199,18 @@ class StateReader:
 
         Each in memory of its own, as `value` has it. A variable without axes comes as row 0.
         """
-        found = self._require_type(key)
+        history = self._history(key, owner)
+        found, base = history.type, history.base
         if not found.shape or not found.size:
             yield 0, self.value(key, owner=owner, dtype=dtype)
             return
-        base, patches = self._history(key, found, owner)
         count = rows_within(max_bytes, found.size // found.shape[0])
         starts = range(0, found.shape[0], count)
         pieces = [
             piece.fenced(starts) if isinstance(piece, FiledRows) else piece
-            for piece in self._fold(patches, found, _numpy(found, dtype), _Budget(self._limits))
+            for piece in self._fold(history, _numpy(found, dtype), _Budget(self._limits))
         ]
+        self._require_all(key, history)
         with OpenFiles(self._limits.open_files) as files:
             for first in starts:
                 shape = (min(count, found.shape[0] - first), *found.shape[1:])
@@ -175,33 +222,34 @@ class StateReader:
 
     def changes(self, key: str, *, owner: str = "", dtype: Any = None) -> Iterator[tuple[Ids | None, Array]]:
         """What the deltas change of a variable, in order: rows of ids, which are sorted; or, with None, all of it."""
-        found = self._require_type(key)
-        base, patches = self._history(key, found, owner)
+        history = self._history(key, owner)
+        found, base = history.type, history.base
         if base is not None and base.link:
             with OpenFiles(1) as files:
                 yield None, self._read(files, base, dtype).reshape(found.shape)
-        for piece in self._fold(patches, found, _numpy(found, dtype), lambda _: True):
+        for piece in self._fold(history, _numpy(found, dtype), lambda _: True):
             if isinstance(piece, HeldRows):
                 yield piece.ids, piece.rows
+        self._require_all(key, history)
 
     def stored_rows(self, key: str, *, owner: str = "") -> Iterator[StoredRows]:
         """Where the rows of a variable are, in the order in which they count, for somebody else to read them."""
-        found = self._require_type(key)
-        base, patches = self._history(key, found, owner)
-        if base is not None:
-            yield from self._stored(base, np.arange(found.shape[0]))
-        for patch in patches:
+        history = self._history(key, owner)
+        if history.base is not None:
+            yield from self._stored(history.base, np.arange(history.base_rows))
+        for patch in history.patches:
             with OpenFiles(1) as files:
                 ids = self._read(files, patch.ids)
+            history.unseen.see(ids)
             yield from self._stored(patch.rows, ids)
+        self._require_all(key, history)
 
-    def _history(self, key: str, found: TensorType, owner: str) -> tuple[Place | None, list[_Patch]]:
-        """What all of a variable is read from, and the rows that are written over it then.
-
-        That may be a delta: what is a table now may have been none when the chain began.
-        """
-        base = self._last_value(key) or self._index.place(key, 0)
-        if base is not None and base.type.size != found.size:
+    def _history(self, key: str, owner: str) -> _History:
+        found = self._require_type(key, owner)
+        growing = self._growing_table(key, owner)
+        base = self._index.place(key, 0) if growing else self._last_value(key) or self._index.place(key, 0)
+        is_fitting = self._is_start(base, found, growing) if growing else _has_size(base, found.size)
+        if base is not None and not is_fitting:
             raise self._damaged(base.link, f"{key!r} is {base.type} there, and {found} elsewhere")
         possible = [name for name in possible_ids(key, owner=owner) if self._index.has(name)]
         patches = [
@@ -209,7 +257,23 @@ class StateReader:
             for rows in self._index.places(key + names.ROWS_SUFFIX)
             if rows.type.shape[0] and (base is None or rows.link > base.link)
         ]
-        return base, patches
+        rows = found.shape[0] if found.shape else 1
+        base_rows = (base.type.shape[0] if base is not None else 0) if growing else rows
+        return _History(found, base, base_rows, patches, UnseenRows(base_rows, rows))
+
+    def _is_start(self, base: Place | None, found: TensorType, table: str) -> bool:
+        """Whether what grew has as many rows in the full as its manifest says, and not more than now."""
+        first = self.state.full.tables.get(table)
+        if base is None or first is None:
+            return False
+        expected = TensorType(found.dtype, (first.stored_shape[0], *found.shape[1:]))
+        return base.type == expected and expected.shape <= found.shape
+
+    def _require_all(self, key: str, history: _History) -> None:
+        """What no link has would be whatever lies in the memory that it is read into."""
+        missing = history.unseen.find()
+        if missing is not None:
+            raise self._damaged(self._index.num_links - 1, f"no link up to it has row {missing} of {key!r}")
 
     def _find_ids(self, key: str, rows: Place, found: TensorType, possible: Iterable[str]) -> Place:
         if (rows.type.dtype, rows.type.shape[1:]) != (found.dtype, found.shape[1:]):
@@ -227,33 +291,31 @@ class StateReader:
         places = self._index.places(key + names.VALUE_SUFFIX, newest_first=True)
         return next((place for place in places if place.type.shape[:1] == (1,)), None)
 
-    def _require_type(self, key: str) -> TensorType:
-        found = self.type_of(key)
+    def _require_type(self, key: str, owner: str) -> TensorType:
+        found = self.type_of(key, owner=owner)
         if found is None:
             raise self._damaged(self._index.num_links - 1, f"no link has all of {key!r}")
         if not found.is_readable:
             raise ManifestError(f"tensor {key!r} is {found.dtype}, which is not read here")
         return found
 
-    def _fold(
-        self, patches: Sequence[_Patch], found: TensorType, dtype: Any, is_small: Callable[[int], bool]
-    ) -> Iterator[Piece]:
+    def _fold(self, history: _History, dtype: Any, is_small: Callable[[int], bool]) -> Iterator[Piece]:
         """The patches in order: small ones put together in memory, the others left in their files."""
-        progress = ProgressLog("reading deltas", of=len(patches))
+        progress = ProgressLog("reading deltas", of=len(history.patches))
         gathered, size = list[_Patch](), 0
-        for done, patch in enumerate(patches):
+        for done, patch in enumerate(history.patches):
             progress.tell(done)
             is_held = is_small(patch.size)
             if gathered and (not is_held or size >= self._limits.fold_bytes):
-                yield self._read_together(gathered, found, dtype)
+                yield self._read_together(gathered, history, dtype)
                 gathered, size = [], 0
             if is_held:
                 gathered.append(patch)
                 size += patch.size
             else:
-                yield self._leave(patch, found, dtype)
+                yield self._leave(patch, history, dtype)
         if gathered:
-            yield self._read_together(gathered, found, dtype)
+            yield self._read_together(gathered, history, dtype)
 
     def _is_small(self, size: int) -> bool:
         return size < self._limits.small_bytes
@@ -270,15 +332,17 @@ class StateReader:
         if batch:
             yield batch
 
-    def _leave(self, patch: _Patch, found: TensorType, dtype: Any) -> Piece:
+    def _leave(self, patch: _Patch, history: _History, dtype: Any) -> Piece:
         with OpenFiles(1) as files:
-            ids = self._read_ids(files, patch, found)
+            ids = self._read_ids(files, patch, history.type)
         if (np.diff(ids) <= 0).any():
-            return self._read_together([patch], found, dtype)
+            return self._read_together([patch], history, dtype)
+        history.unseen.see(ids)
         return FiledRows(patch.rows, patch.ids, ids)
 
-    def _read_together(self, patches: Sequence[_Patch], found: TensorType, dtype: Any) -> HeldRows:
+    def _read_together(self, patches: Sequence[_Patch], history: _History, dtype: Any) -> HeldRows:
         """Of each id the last row. The file of each patch is opened once."""
+        found = history.type
         counts = [patch.rows.type.shape[0] for patch in patches]
         ids = np.empty(sum(counts), np.int64)
         rows = np.empty((len(ids), *found.shape[1:]), dtype)
@@ -291,6 +355,7 @@ class StateReader:
         if is_outside.any():
             at = np.searchsorted(np.cumsum(counts), is_outside.argmax(), side="right")
             raise self._damaged(patches[int(at)].ids.link, f"it has rows outside {found}")
+        history.unseen.see(ids)
         return put_together(ids, rows)
 
     def _read_patch(self, patch: _Patch, ids: Bytes, rows: Bytes) -> None:
@@ -395,6 +460,10 @@ class _Budget:
         is_held = size < min(self._small_bytes, self._left)
         self._left -= size if is_held else 0
         return is_held
+
+
+def _has_size(base: Place | None, size: int) -> bool:
+    return base is not None and base.type.size == size
 
 
 def _numpy(found: TensorType, dtype: Any) -> np.dtype[Any]:

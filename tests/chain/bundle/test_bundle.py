@@ -294,3 +294,63 @@ def test_unknown_tensor_and_missing_index_are_damage(tmp_path: Path) -> None:
         reader.read("u")
     with pytest.raises(DamagedError):
         BundleReader(tmp_path, "model.ckpt-8")
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("first, more", [(5, 3), (5, 0), (0, 3), (0, 0), (1, 1)])
+def test_appended_rows_follow_those_of_the_layout(
+    tmp_path: Path, first: int, more: int, is_streamed: bool
+) -> None:
+    grown = np.arange((first + more) * 3, dtype=np.float32).reshape(-1, 3)
+    other = np.arange(7)
+    writer = open_writer(tmp_path, layout("grown", grown[:first]), layout("other", other))
+    if is_streamed:
+        writer.write("grown", grown[:first])
+        writer.write("other", other)
+    else:
+        writer.write("other", other)
+        writer.write_rows("grown", 0, grown[:first] + 1)
+        writer.patch_rows("grown", np.arange(first), grown[:first])
+    writer.append_rows("grown", grown[first:])
+    prepared = writer.finish()
+    publish(prepared)
+
+    for file in prepared.files:
+        content = (tmp_path / file.name).read_bytes()
+        assert (len(content), blake3(content).hexdigest()) == (file.bytes, file.digest)
+    with BundleReader(tmp_path, PREFIX) as reader:
+        assert reader.entries["grown"].shape == grown.shape
+        written: dict[str, npt.NDArray[Any]] = {"grown": grown, "other": other}
+        for name, values in written.items():
+            reader.check(name)
+            assert reader.map(name).tobytes() == values.tobytes()
+            assert reader.read(name).tobytes() == values.tobytes()
+        for start in range(len(grown)):
+            assert (reader.read_rows("grown", start, len(grown)) == grown[start:]).all()
+
+
+def test_rows_appended_to_several_tensors_of_several_shards_stay_apart(tmp_path: Path) -> None:
+    tables = {name: np.full((2, 5), number, np.int64) for number, name in enumerate("abcd")}
+    writer = open_writer(tmp_path, *(layout(name, t, n % 2) for n, (name, t) in enumerate(tables.items())))
+    for name, table in tables.items():
+        writer.write(name, table)
+    for name, table in tables.items():
+        writer.append_rows(name, table[:1] + 10)
+    publish(writer.finish())
+    with BundleReader(tmp_path, PREFIX) as reader:
+        for name, table in tables.items():
+            assert reader.read(name).tolist() == [*table.tolist(), (table[0] + 10).tolist()]
+
+
+def test_rows_that_cannot_be_appended_are_refused(tmp_path: Path) -> None:
+    rows, halves = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float16)
+    writer = open_writer(tmp_path, layout("rows", rows), layout("halves", halves))
+    with pytest.raises(ValueError, match="float16"):
+        writer.append_rows("halves", halves)
+    for unfit in (rows[:, :2], rows.astype(np.float64)):
+        with pytest.raises(ValueError, match="was given"):
+            writer.append_rows("rows", unfit)
+    writer.append_rows("rows", rows)
+    with pytest.raises(ValueError, match="already"):
+        writer.append_rows("rows", rows)
+    writer.abandon()

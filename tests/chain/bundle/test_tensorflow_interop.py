@@ -163,3 +163,24 @@ def test_latest_checkpoint_finds_the_newest_full_and_the_newest_delta(tmp_path: 
         "model.ckpt-13",
     ]
     trainer.close()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "float64"])
+def test_tensorflow_restores_a_table_whose_rows_were_appended(tmp_path: Path, dtype: str) -> None:
+    bits = np.arange(40, dtype="uint16" if dtype == "bfloat16" else dtype).reshape(10, 4)
+    writer = BundleWriter(
+        tmp_path,
+        PREFIX,
+        [TensorLayout("grown", dtype, (7, 4), 0), TensorLayout("new", dtype, (0, 4), 0)],
+        shard_roles=[names.ROLE_SERVING],
+        disk=Disk(),
+    )
+    writer.write("grown", bits[:7])
+    for name, first in (("grown", 7), ("new", 0)):
+        writer.append_rows(name, bits[first:])
+    prepared = writer.finish()
+    for name, temporary in prepared.temporary_names.items():
+        (tmp_path / temporary).rename(tmp_path / name)
+    for found in restore(str(tmp_path / PREFIX), {"grown": dtype, "new": dtype}):
+        assert found.numpy().tobytes() == bits.tobytes()
+        assert tuple(found.shape) == bits.shape

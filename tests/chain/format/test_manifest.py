@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,8 @@ from hotdelta.chain import (
     Manifest,
     Node,
     Position,
-    Schema,
-    SignatureSpec,
     TableRecord,
-    TensorSpec,
     Tracking,
-    VariableSpec,
     decode_identity,
     encode_identity,
     new_state_id,
@@ -63,6 +60,29 @@ def test_manifest_knows_its_sums() -> None:
     assert MANIFEST.node == Node(Position(3, 17), MANIFEST.state_id)
 
 
+GROWING = TableRecord((100, 16), "float32", Tracking.TOUCHED, 7, rows_in_use=40)
+
+
+def test_growing_table_survives_its_json_and_tells_its_shapes_apart() -> None:
+    manifest = replace(MANIFEST, tables={**MANIFEST.tables, "users/rows": GROWING})
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert GROWING.shape == (100, 16)
+    assert GROWING.stored_shape == (40, 16)
+    assert MANIFEST.tables["tower/emb"].stored_shape == (100, 16)
+
+
+def test_only_what_an_older_reader_would_misread_has_the_newer_version() -> None:
+    growing = replace(MANIFEST, tables={"users/rows": GROWING})
+    assert json.loads(growing.to_json())["format_version"] == 2
+    assert DOCUMENT["format_version"] == 1
+    assert "rows_in_use" not in DOCUMENT["tables"]["tower/emb"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_version_so_far_is_read(version: int) -> None:
+    assert Manifest.from_json(json.dumps({**DOCUMENT, "format_version": version}).encode()) == MANIFEST
+
+
 def test_unknown_fields_of_the_same_version_are_ignored() -> None:
     assert Manifest.from_json(json.dumps({**DOCUMENT, "later": 1}).encode()) == MANIFEST
 
@@ -85,7 +105,7 @@ def with_table(**change: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format_version": 2},
+        {"format_version": 3},
         {"format_version": 0},
         {"format_version": "1"},
         {"kind": "half"},
@@ -130,6 +150,11 @@ def with_table(**change: object) -> dict[str, Any]:
         with_table(rows_changed=101),
         with_table(rows_deleted=101),
         with_table(rows_changed=-1),
+        with_table(rows_in_use=101),
+        with_table(rows_in_use=6),
+        with_table(rows_in_use=-1),
+        with_table(rows_in_use=None),
+        with_table(rows_in_use="7"),
         {"files": {}},
         {"files": []},
         {"files": [1]},
@@ -223,23 +248,3 @@ def test_identity_survives_its_integers(runs: int, seq: int, has_parent: bool) -
 def test_integers_that_are_no_identity_are_refused(values: list[int]) -> None:
     with pytest.raises(ManifestError, match="identity"):
         decode_identity(values)
-
-
-SCHEMA = Schema(
-    variables=(VariableSpec("emb", (10, 4), "float32", True), VariableSpec("bias", (), "float32", False)),
-    signatures={"serving_default": SignatureSpec((TensorSpec("ids", (None, 4), "int64"),), ())},
-    vocabularies={"lookup": "d" * 64},
-)
-
-
-def test_schema_survives_its_json_and_digest_tells_schemas_apart() -> None:
-    assert Schema.from_json(SCHEMA.to_json()) == SCHEMA
-    other = Schema(SCHEMA.variables[:1], SCHEMA.signatures, SCHEMA.vocabularies)
-    assert other.digest != SCHEMA.digest
-
-
-@settings(max_examples=300)
-@given(change=st.dictionaries(st.sampled_from(["variables", "signatures", "vocabularies"]), JSON, min_size=1))
-def test_malformed_schema_is_a_manifest_error(change: dict[str, Any]) -> None:
-    with contextlib.suppress(ManifestError):
-        Schema.from_json(json.dumps({**json.loads(SCHEMA.to_json()), **change}).encode())

@@ -177,10 +177,10 @@ def test_manifest_that_arrives_in_pieces_is_read_again(tmp_path: Path) -> None:
 
 def test_unknown_format_version_is_refused_with_a_reason(tmp_path: Path) -> None:
     path = put(tmp_path, full("1.1"))
-    path.write_bytes(path.read_bytes().replace(b'"format_version": 1', b'"format_version": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"format_version": 1', b'"format_version": 3'))
     listing = Scanner(tmp_path).scan()
     assert listing.manifests == ()
-    assert "format_version 2" in listing.refused[0].reason
+    assert "format_version 3" in listing.refused[0].reason
     assert listing.refused[0].path == path
 
 

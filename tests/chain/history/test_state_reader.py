@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotdelta.chain import Kind
 from hotdelta.chain.format import names
 from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.chain.history.state_index import TensorType
@@ -31,8 +33,10 @@ def state_of(chain: TableChain) -> ChainState:
 
 def replayed(reader: StateReader, chain: TableChain, key: str) -> Array:
     """The full with every change written over it."""
-    first = ChainState(chain.run_dir, chain.manifests[0])
+    first = reader.state.full_alone()
     value = StateReader(first).value(key)
+    if key != BIAS:
+        value = np.concatenate([value, np.zeros_like(chain.values[key][len(value) :])])
     for ids, rows in reader.changes(key, owner=TABLE):
         if ids is None:
             value = rows
@@ -42,18 +46,22 @@ def replayed(reader: StateReader, chain: TableChain, key: str) -> Array:
     return value
 
 
+LIMITS = st.builds(
+    ReadingLimits,
+    chunk_bytes=st.sampled_from([1, ROW_BYTES, 7 * ROW_BYTES, ANY_BYTES]),
+    small_bytes=st.sampled_from([NO_BYTES, 5 * (ROW_BYTES + 8), ANY_BYTES]),
+    fold_bytes=st.sampled_from([1, 20 * ROW_BYTES, ANY_BYTES]),
+    held_bytes=st.sampled_from([NO_BYTES, 20 * ROW_BYTES, ANY_BYTES]),
+    open_files=st.sampled_from([1, 2, 64]),
+)
+SLICE_BYTES = st.sampled_from([1, 3 * ROW_BYTES, 7 * ROW_BYTES + 1, ANY_BYTES])
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     deltas=st.lists(st.lists(st.integers(0, ROWS - 1), unique=True, max_size=ROWS), max_size=4),
-    limits=st.builds(
-        ReadingLimits,
-        chunk_bytes=st.sampled_from([1, ROW_BYTES, 7 * ROW_BYTES, ANY_BYTES]),
-        small_bytes=st.sampled_from([NO_BYTES, 5 * (ROW_BYTES + 8), ANY_BYTES]),
-        fold_bytes=st.sampled_from([1, 20 * ROW_BYTES, ANY_BYTES]),
-        held_bytes=st.sampled_from([NO_BYTES, 20 * ROW_BYTES, ANY_BYTES]),
-        open_files=st.sampled_from([1, 2, 64]),
-    ),
-    slice_bytes=st.sampled_from([1, 3 * ROW_BYTES, 7 * ROW_BYTES + 1, ANY_BYTES]),
+    limits=LIMITS,
+    slice_bytes=SLICE_BYTES,
 )
 def test_values_are_exact_whatever_the_limits(
     deltas: list[list[int]], limits: ReadingLimits, slice_bytes: int
@@ -62,18 +70,105 @@ def test_values_are_exact_whatever_the_limits(
         chain = TableChain(Path(directory), rows=ROWS)
         for number, ids in enumerate(deltas):
             chain.delta(ids, bias=number if number % 2 else None)
-        reader = StateReader(state_of(chain), limits=limits)
-        for key, owner in ((TABLE, ""), (SLOT, TABLE), (SLOT, ""), (BIAS, "")):
-            expected = chain.values[key]
-            assert reader.value(key, owner=owner).tobytes() == expected.tobytes()
-            assert replayed(reader, chain, key).tobytes() == expected.tobytes()
-            end = 0
-            for first, rows in reader.slices(key, slice_bytes, owner=owner):
-                assert first == end
-                assert len(rows) == 1 or rows.nbytes <= slice_bytes
-                assert rows.tobytes() == expected[first : first + len(rows)].tobytes()
-                end += len(rows)
-            assert end == len(expected)
+        check_values(chain, limits, slice_bytes)
+
+
+def check_values(
+    chain: TableChain, limits: ReadingLimits, slice_bytes: int, state: ChainState | None = None
+) -> None:
+    reader = StateReader(state or state_of(chain), limits=limits)
+    for key, owner in ((TABLE, ""), (SLOT, TABLE), (SLOT, ""), (BIAS, "")):
+        expected = chain.values[key]
+        assert reader.value(key, owner=owner).tobytes() == expected.tobytes()
+        assert replayed(reader, chain, key).tobytes() == expected.tobytes()
+        end = 0
+        for first, rows in reader.slices(key, slice_bytes, owner=owner):
+            assert first == end
+            assert len(rows) == 1 or rows.nbytes <= slice_bytes
+            assert rows.tobytes() == expected[first : first + len(rows)].tobytes()
+            end += len(rows)
+        assert end == len(expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    rows=st.integers(0, 9),
+    deltas=st.lists(st.tuples(st.sets(st.integers(0, 8)), st.integers(0, 20), st.booleans()), max_size=5),
+    limits=LIMITS,
+    slice_bytes=SLICE_BYTES,
+)
+def test_growing_table_has_the_rows_of_the_newest_link(
+    rows: int, deltas: list[tuple[set[int], int, bool]], limits: ReadingLimits, slice_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        chain = TableChain(Path(directory), rows=rows, reserved_rows=1000)
+        for ids, new, is_full in deltas:
+            old = [id_ for id_ in ids if id_ < len(chain.values[TABLE])]
+            if is_full:
+                chain.close_with_full(old, new=new)
+            else:
+                chain.delta(old, new=new)
+        for state in (state_of(chain), whole_history(chain)):
+            reader = StateReader(state)
+            for key in (TABLE, SLOT):
+                assert reader.type_of(key) == TensorType("float32", chain.values[key].shape)
+            check_values(chain, limits, slice_bytes, state)
+
+
+def whole_history(chain: TableChain) -> ChainState:
+    """From the first full on, past all others."""
+    deltas = [manifest for manifest in chain.manifests if manifest.kind is Kind.DELTA]
+    return ChainState(chain.run_dir, chain.manifests[0], tuple(deltas))
+
+
+def test_row_that_no_link_has_is_damage_however_it_is_read(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path, rows=5, reserved_rows=100)
+    chain.delta([1], new=2)
+    ids = np.array([0, 7, 9])
+    chain.values.update({key: chain.random_rows(10) for key in (TABLE, SLOT)})
+    rows = {key + names.ROWS_SUFFIX: chain.random_rows(3) for key in (TABLE, SLOT)}
+    chain.link({TABLE + names.IDS_SUFFIX: ids, **rows})
+    reader = StateReader(state_of(chain))
+    for key in (TABLE, SLOT):
+        for read in (reader.changes, reader.stored_rows, lambda key: reader.slices(key, ANY_BYTES)):
+            with pytest.raises(DamagedError, match=f"of 1.3: no link up to it has row 8 of '{key}'"):
+                list(read(key))
+        with pytest.raises(DamagedError, match="has row 8"):
+            reader.value(key)
+
+
+def test_full_that_has_other_rows_than_its_manifest_says_is_damage(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path, rows=5, reserved_rows=100)
+    (full,) = chain.manifests
+    chain.delta([1], new=2)
+    state = state_of(chain)
+    record = replace(full.tables[TABLE], rows_in_use=4)
+    state = replace(state, full=replace(full, tables={TABLE: record}))
+    with pytest.raises(DamagedError, match="elsewhere"):
+        StateReader(state).value(TABLE)
+
+
+def test_variable_that_is_named_like_a_slot_of_a_growing_table_does_not_grow(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path, rows=2, reserved_rows=100)
+    chain.link({f"{TABLE}/bias-value": np.ones((1, 2), np.float32)})
+    chain.delta([], new=5)
+    reader = StateReader(state_of(chain))
+    assert reader.type_of(f"{TABLE}/bias") == TensorType("float32", (2,))
+    assert reader.value(f"{TABLE}/bias").tolist() == [1, 1]
+
+
+def test_slot_that_comes_in_the_middle_of_a_chain_grows_with_its_table(tmp_path: Path) -> None:
+    chain = TableChain(tmp_path, rows=2, reserved_rows=100)
+    chain.delta([0], new=1)
+    slot = "optimizer/late/table"
+    ids, late = np.arange(4), chain.random_rows(4)
+    chain.values.update({key: np.concatenate([chain.values[key], late[:1]]) for key in (TABLE, SLOT)})
+    own = {f"{key}-rows": late for key in (TABLE, SLOT, slot)}
+    chain.link({"table-ids": ids, **own})
+    reader = StateReader(state_of(chain))
+    for owner in ("", TABLE):
+        assert reader.type_of(slot, owner=owner) == TensorType("float32", (4, COLUMNS))
+        assert reader.value(slot, owner=owner).tobytes() == late.tobytes()
 
 
 def test_bits_of_bfloat16_come_as_uint16_or_as_the_dtype_that_is_asked_for(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_data_whose_index_was_not_renamed_yet_goes_too(tmp_path: Path) -> None:
 def test_files_of_a_refused_manifest_stay(tmp_path: Path) -> None:
     commit_two(tmp_path)
     manifest = tmp_path / "model.ckpt-1.manifest.json"
-    manifest.write_text('{"format_version": 2}')
+    manifest.write_text('{"format_version": 3}')
     before = list_files(tmp_path)
     assert run_sweep(tmp_path) == []
     assert list_files(tmp_path) == before
