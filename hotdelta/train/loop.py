@@ -35,8 +35,9 @@ from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.rows.trackers import warn_of_comparing
 from hotdelta.train.save.chain_trainer import ChainTrainer
 from hotdelta.train.save.options import WriterOptions, WriterStatus
-from hotdelta.train.save.pauses import Quiet, StepBrackets, TrainedBatch
+from hotdelta.train.save.pauses import StepBrackets, TrainedBatch
 from hotdelta.train.save.server_probe import tables_for_servers
+from hotdelta.train.tables.growth import growth_of
 from hotdelta.train.tables.server_rows import is_on_servers
 from hotdelta.train.tables.sharded import ShardedTouchedRows
 from hotdelta.train.tables.touched import AnyTouchedRows
@@ -109,7 +110,8 @@ class DeltaWriter:
         if isinstance(model, tf.Module):
             name_unsaved_optimizers(model, optimizer)
         key_of = {id(item.variable): item.key for item in keyed}
-        table_keys = find_table_keys(tables, key_of)
+        growing = {item.key for item in keyed if growth_of(item.variable) is not None}
+        table_keys = find_table_keys(tables, key_of, given=growing)
         found_slots, rest = built_optimizer_state(optimizer, keyed)
         if optimizer is not None:
             count_every_step(optimizer)
@@ -135,16 +137,15 @@ class DeltaWriter:
         self._touched = recorders.touched
         self._signals = TerminationSignal()
         self._is_closed = False
-        self._optimizer = innermost(optimizer) if can_record_rows(optimizer) else None
-        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._checked_count = -1
-        if self._optimizer is not None:
+        recording = innermost(optimizer) if can_record_rows(optimizer) else None
+        if recording is not None:
             for table in variables.tables:
                 if table.key in recorders.touched:
-                    _record(self._optimizer, table, recorders.touched[table.key])
+                    _record(recording, table, recorders.touched[table.key])
         self._trainer = ChainTrainer(run_dir, options=options, publish=publish, job=job)
         on_servers = tables_for_servers(variables, rows_written_by)
-        self._steps = self._trainer.watch = LoopSteps(has_workers=has_servers(variables))
+        self._steps = LoopSteps(self._trainer, recording, has_workers=has_servers(variables))
+        self._trainer.watch = self._steps
         for name, read in (state or {}).items():
             self._trainer.states.register(name, read)
         self.resumed: Resumed | None = self._trainer.start(
@@ -200,16 +201,8 @@ class DeltaWriter:
         What is due while the loop waits for data is saved then: no save falls into the block.
         `bookmark`: where the reader goes on after this step; `event_time`: of the newest example in it.
         """
-        self._require_open()
-        self._steps.brackets.begin()
-        try:
+        with self._steps.around_step(self._open, TrainedBatch(bookmark, event_time)):
             yield
-        except BaseException:
-            self._steps.brackets.end()
-            raise
-        with self._trainer.lock:
-            self._steps.brackets.end()
-            self._tell_of_steps(1, bookmark, event_time)
         self._stop_if_told()
 
     def step(self, steps: int = 1, *, bookmark: Any = None, event_time: float | None = None) -> None:
@@ -218,22 +211,14 @@ class DeltaWriter:
         What is due while the loop waits is saved with the next step: nobody knows when that begins. Use
         `training_step` where the loop may wait. `bookmark` and `event_time` as there, of the last of the steps.
         """
-        self._tell_of_steps(steps, bookmark, event_time)
+        self._steps.tell(self._open, steps, TrainedBatch(bookmark, event_time))
         self._stop_if_told()
-
-    def _tell_of_steps(self, steps: int, bookmark: Any, event_time: float | None) -> None:
-        with self._open.lock:
-            self._steps.brackets.note_batch(bookmark, event_time)
-            is_save_due = self._trainer.add_steps(steps)
-            if is_save_due or self._has_new_trace:
-                self._prove_recording()
-                self._trainer.save_if_due()
 
     def _stop_if_told(self) -> None:
         """Not with the lock held: whoever handles the signal may close us."""
         if self._signals.is_received:
             try:
-                self._open.finish(self._prove_recording)
+                self._open.finish(self._steps.prove_recording)
             except HotdeltaError as error:
                 event(logger, logging.ERROR, "the last save failed", reason=error)
             self._signals.stop()
@@ -241,8 +226,7 @@ class DeltaWriter:
             self._signals.pass_on_received()
 
     def end_epoch(self, epoch: int) -> None:
-        self._prove_recording()
-        self._open.end_epoch(epoch)
+        self._proved().end_epoch(epoch)
 
     def register_state(self, name: str, read: Callable[[], Any]) -> None:
         """Save what `read` returns (bytes, or JSON) with every later commit; `resumed.state` has what was saved."""
@@ -253,13 +237,11 @@ class DeltaWriter:
 
     def save(self) -> Position | None:
         """Commit a delta of everything up to now, and wait for it. What fails is logged, and due again."""
-        self._prove_recording()
-        return self._open.save()
+        return self._proved().save()
 
     def save_full(self) -> Position | None:
         """Commit a full checkpoint of everything up to now, and wait for it."""
-        self._prove_recording()
-        return self._open.save_full()
+        return self._proved().save_full()
 
     def close(self) -> None:
         """Save what is left and give the directory back. To close twice is harmless.
@@ -269,7 +251,7 @@ class DeltaWriter:
         if self._is_closed:
             return
         try:
-            self._open.finish(self._prove_recording)
+            self._open.finish(self._steps.prove_recording)
         finally:
             self._is_closed = True
             self._trainer.close()
@@ -295,45 +277,38 @@ class DeltaWriter:
         self._require_open()
         return self._trainer
 
+    def _proved(self) -> ChainTrainer:
+        """For a save that was asked for: after a look at what was traced."""
+        self._require_open()
+        self._steps.prove_recording()
+        return self._trainer
+
     def _require_open(self) -> None:
         if self._is_closed:
             raise ConfigurationError("the writer is closed", hint="make a new DeltaWriter to go on saving")
 
-    @property
-    def _has_new_trace(self) -> bool:
+
+class LoopSteps(StepBrackets):
+    """The steps of a loop, whose traces are checked once each. `optimizer`: what records; None: nothing does."""
+
+    def __init__(self, trainer: ChainTrainer, optimizer: Any, *, has_workers: bool) -> None:
+        super().__init__(has_workers=has_workers)
+        self._trainer = trainer
+        self._optimizer = optimizer
+        self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._checked_count = -1
+
+    def note_steps(self, steps: int) -> bool:  # noqa: ARG002 - a trace is as new after many
         return self._optimizer is not None and self._optimizer.trace_count != self._checked_count
 
-    def _prove_recording(self) -> None:
-        """After a step that was traced, and before each save: does every trace record what it writes?"""
+    def prove_recording(self) -> None:
         if self._optimizer is None:
             return
         count = self._optimizer.trace_count
         graphs = [graph for graph in self._optimizer.traced_graphs if graph not in self._checked]
-        self._open.check_traces(graphs)
+        self._trainer.check_traces(graphs)
         self._checked.update(graphs)
         self._checked_count = count
-
-
-class LoopSteps:
-    """What a loop says of its steps. `has_workers`: they are made on other machines, and a cut never waits for them."""
-
-    def __init__(self, *, has_workers: bool) -> None:
-        self.brackets = StepBrackets()
-        self._has_workers = has_workers
-
-    def quiet(self) -> Quiet | None:
-        return Quiet(None) if self._has_workers else self.brackets.quiet()
-
-    def why_blind(self) -> str | None:
-        if self._has_workers or self.brackets.are_used:
-            return None
-        return "nothing tells when a step begins; put it into `with writer.training_step():`"
-
-    def count_untold(self) -> int:
-        return 0
-
-    def trained_batch(self) -> TrainedBatch:
-        return self.brackets.batch
 
 
 def has_servers(variables: ModelVariables) -> bool:

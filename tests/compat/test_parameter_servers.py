@@ -95,6 +95,7 @@ def cluster(tmp_path: Path, forks: Forks) -> Iterator[Cluster]:
         cluster.stop()
 
 
+@pytest.mark.soak  # checks_of_clusters.py and tests/distributed kill servers in every run
 def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_last_commit(
     cluster: Cluster,
 ) -> None:

@@ -24,6 +24,7 @@ from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.save import server_parts
 from hotdelta.train.save.chain_trainer import ChainTrainer
+from hotdelta.train.save.full_save import FullState
 from hotdelta.train.save.options import WriterOptions
 from hotdelta.train.save.schedule import SaveEvery
 from hotdelta.train.tables.sharded import ShardedTouchedRows, shards_of
@@ -93,8 +94,8 @@ class ShardedTraining:
 
     def begin_full(self) -> None:
         """The rows are copied when this returns; the next save closes it."""
-        if not self.trainer._pipeline.has_full:
-            self.trainer._saves.start_full()
+        if self.trainer._pipeline.full_state is FullState.NONE:
+            self.trainer.start_full()
         self.trainer._pipeline.wait_for_full()
 
     def save(self) -> None:

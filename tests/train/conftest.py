@@ -24,4 +24,4 @@ def start_training(tmp_path: Path) -> Iterator[StartTraining]:
     for training in started:
         if isinstance(training.disk, SlowDisk):
             training.disk.open()
-        training.trainer._release()
+        training.trainer.release()

@@ -60,7 +60,7 @@ class CutLoop:
         quiet = self._trainer.watch.quiet()
         if quiet is None:
             return None
-        cut = self._trainer._cut_in_pause(quiet)
+        cut = self._trainer._take(quiet, is_closing=False)
         self.interrupted += cut is None
         return cut
 

@@ -1,4 +1,4 @@
-"""One named thread that does one job at a time, so that writing never stops training."""
+"""One named thread that does one job at a time, so that writing never stops training; or whoever waits for the jobs."""
 
 from __future__ import annotations
 
@@ -95,3 +95,14 @@ class BackgroundWorker:
                 f"thread {self._name} ended with an exception",
                 hint="its traceback was printed; please report it",
             )
+
+
+class CallersWorker(BackgroundWorker):
+    """Runs jobs on the thread that waits for them, which meets what they raise: for what belongs to training."""
+
+    def start(self) -> None:
+        """There is no thread."""
+
+    def wait(self) -> None:
+        while self._jobs:
+            self._jobs.pop(0)()

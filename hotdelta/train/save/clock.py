@@ -39,12 +39,15 @@ class SaveClock:
         self._plan_look()
 
     def add(self, *, steps: int = 0, epochs: int = 0) -> None:
+        """`steps` below 0: training was put back, or not as far as it was told. What was due may not be."""
         self._steps += steps
         self._epochs += epochs
+        self._is_due = self._is_due and steps >= 0
 
     def may_be_due(self) -> bool:
         """What every step can afford to ask: False while `is_due` would be, if no epoch ended since it was asked."""
-        return self._is_due or self._steps >= self._least_steps or self._clock() >= self._look_at
+        is_by_steps = self._steps >= self._least_steps or self._steps < 0
+        return self._is_due or is_by_steps or self._clock() >= self._look_at
 
     def seconds_to_look(self) -> float:
         """Until `is_due` may be true without another step; infinite when no time makes it so."""
@@ -57,7 +60,7 @@ class SaveClock:
     @property
     def has_steps(self) -> bool:
         """Whether any step was made that the last save does not have."""
-        return self._steps > self._saved_steps
+        return self._steps != self._saved_steps
 
     def _plan_look(self) -> None:
         self._least_steps = self._policy.least_steps
@@ -76,7 +79,8 @@ class SaveClock:
             now - self._at, self._steps, self._epochs, self._rows, place.epoch, place.step_in_epoch
         )
         self._is_due = self._is_due or self._policy.is_due(passed)
-        return self._is_due
+        # Put back to before the last save: what comes of that is not saved.
+        return self._is_due or self._steps < 0
 
 
 class SaveClocks:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
@@ -46,19 +47,28 @@ class FullBuilder:
         prefix: str,
         *,
         variables: ModelVariables,
+        trackers: Mapping[str, TableTracker],
         on_servers: frozenset[str] = frozenset(),
         trainer_state_bytes: int,
         disk: Disk,
     ) -> None:
         """`on_servers`: keys of the row variables that parameter servers write."""
         self.prefix = prefix
+        self._trackers = trackers
         self._on_servers = on_servers
         self._state_room = trainer_state_bytes * 2 + TRAINER_STATE_ROOM_BYTES
         self._overlays: deque[Cut] = deque()
+        # Rows that came into use after the layout was fixed are appended at the end.
+        self._first_rows = {item.key: item.rows for item in variables.row_variables}
+        self._later_rows: dict[str, list[tuple[Ids, Array]]] = {}
         self._is_abandoned = threading.Event()
         stem = unused_stem(prefix) if on_servers else prefix
         self._server_copy = ServerCopy(directory, stem, disk=disk)
-        layouts = [item for item in _layouts(variables, self._state_room) if item.name not in on_servers]
+        layouts = [
+            item
+            for item in _layouts(variables, self._first_rows, self._state_room)
+            if item.name not in on_servers
+        ]
         own_prefix = f"{stem}.own" if on_servers else prefix
         self._writer = BundleWriter(directory, own_prefix, layouts, shard_roles=SHARD_ROLES, disk=disk)
 
@@ -75,25 +85,25 @@ class FullBuilder:
         if self._on_servers:
             self._server_copy.discard()
 
-    def copy(self, trackers: Mapping[str, TableTracker]) -> None:
+    def copy(self) -> None:
         """Copy every row once, writing the cuts that arrive meanwhile over what is copied already."""
         if self._on_servers:
-            self._copy_on_servers(trackers)
-        for tracker in trackers.values():
+            self._copy_on_servers()
+        for tracker in self._trackers.values():
             for item in tracker.table.row_variables:
                 if item.key not in self._on_servers:
                     self._copy_one(tracker, item)
 
-    def _copy_on_servers(self, trackers: Mapping[str, TableTracker]) -> None:
+    def _copy_on_servers(self) -> None:
         self._server_copy.write(
             shard_to_write(item, shard)
-            for tracker in trackers.values()
+            for tracker in self._trackers.values()
             for item in tracker.table.row_variables
             for shard in tracker.shards_on_servers(item)
         )
 
     def _copy_one(self, tracker: TableTracker, item: RowVariable) -> None:
-        for first, count in _chunks(item):
+        for first, count in _chunks(item, self._first_rows[item.key]):
             if self._is_abandoned.is_set():
                 return
             rows = tracker.read_slice(item, first, count)
@@ -108,6 +118,9 @@ class FullBuilder:
         if self._on_servers and parent is None:
             # There is no delta of this cut from which its rows could have come.
             self._server_copy.patch_from_servers(closing.blocks)
+        for block in closing.blocks:
+            if block.rows_in_use is not None:
+                self._append(block.variable.key, block.rows_in_use)
         for key, value in values.items():
             self._writer.write(key, value)
         for name, value in state_tensors(node, parent, closing.step).items():
@@ -135,20 +148,37 @@ class FullBuilder:
     def _patch(self, key: str, ids: Ids, rows: Array) -> None:
         if key in self._on_servers:
             self._server_copy.patch_rows(key, ids, rows)
-        else:
-            self._writer.patch_rows(key, ids, rows)
+            return
+        known = int(np.searchsorted(ids, self._first_rows[key]))
+        self._writer.patch_rows(key, ids[:known], rows[:known])
+        if known < len(ids):
+            self._later_rows.setdefault(key, []).append((ids[known:], rows[known:]))
+
+    def _append(self, key: str, rows_in_use: int) -> None:
+        """The rows from the end of the layout to the last one that is in use. Each is in a cut since then."""
+        first, later = self._first_rows[key], self._later_rows.get(key, [])
+        if rows_in_use == first:
+            return
+        all_ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in later)])
+        missing = np.setdiff1d(np.arange(first, rows_in_use), all_ids)
+        if len(missing):
+            raise CommitError(f"row {missing[0]} of {key!r} is in no cut since it came into use")
+        rows = np.empty((rows_in_use - first, *later[0][1].shape[1:]), later[0][1].dtype)
+        for ids, new in later:
+            rows[ids - first] = new
+        self._writer.append_rows(key, rows)
 
 
-def _chunks(item: RowVariable) -> Iterator[tuple[int, int]]:
-    row_bytes = max(1, item.nbytes // max(1, item.rows))
-    chunk = max(1, CHUNK_BYTES // row_bytes)
-    for first in range(0, item.rows, chunk):
-        yield first, min(chunk, item.rows - first)
+def _chunks(item: RowVariable, rows: int) -> Iterator[tuple[int, int]]:
+    chunk = rows_within(CHUNK_BYTES, item.nbytes // max(1, item.rows))
+    for first in range(0, rows, chunk):
+        yield first, min(chunk, rows - first)
 
 
-def _layouts(variables: ModelVariables, state_room: int) -> Iterator[TensorLayout]:
+def _layouts(variables: ModelVariables, rows: Mapping[str, int], state_room: int) -> Iterator[TensorLayout]:
     for item in variables.everything():
-        yield TensorLayout(item.key, item.dtype, item.shape, shard_of(item.role))
+        shape = (rows[item.key], *item.shape[1:]) if item.key in rows else item.shape
+        yield TensorLayout(item.key, item.dtype, shape, shard_of(item.role))
     serving = shard_of(names.ROLE_SERVING)
     yield TensorLayout(names.IDENTITY_TENSOR, "int64", (IDENTITY_LENGTH,), serving)
     yield TensorLayout(names.STEP_TENSOR, "int64", (), serving)

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hotdelta.logs import event
+
+if TYPE_CHECKING:
+    from hotdelta.train.save.chain_trainer import ChainTrainer
+    from hotdelta.train.save.engine import SaveEngine
 
 logger = logging.getLogger(__name__)
 
@@ -61,61 +67,77 @@ class StepWatch(Protocol):
 
     def trained_batch(self) -> TrainedBatch: ...
 
+    def note_steps(self, steps: int) -> bool:
+        """On the training thread, which pays for it at every step: True when `prove_recording` cannot wait."""
+        ...
+
+    def prove_recording(self) -> None:
+        """On the training thread, before a save: does what was trained record what it writes?"""
+        ...
+
 
 class StepBrackets:
     """The steps of a loop that says itself where each begins and ends. The training thread does; any thread may ask."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_workers: bool = False) -> None:
+        """`has_workers`: they make the steps, on other machines, and a cut never waits for them."""
+        self._has_workers = has_workers
         self._begun = self._ended = 0
-        self.batch = TrainedBatch()
+        self._batch = TrainedBatch()
 
     @property
     def are_used(self) -> bool:
         return self._begun > 0
 
-    def begin(self) -> None:
+    def tell(self, trainer: ChainTrainer, steps: int, batch: TrainedBatch) -> None:
+        """Tell it of steps; `batch`: the last of them."""
+        with trainer.lock:
+            if batch.bookmark is not None or batch.event_time is not None:
+                self._batch = batch
+            trainer.step(steps)
+
+    @contextmanager
+    def around_step(self, trainer: ChainTrainer, batch: TrainedBatch) -> Iterator[None]:
+        """Around all that one step writes. It is told of afterwards, unless it raises."""
         self._begun += 1
+        try:
+            yield
+        except BaseException:
+            # Nothing of it is written after that.
+            self._ended = self._begun
+            raise
+        with trainer.lock:
+            self._ended = self._begun
+            self.tell(trainer, 1, batch)
 
-    def end(self) -> None:
-        """Also of a step that raised: nothing of it is written after that."""
-        self._ended = self._begun
-
-    def note_batch(self, bookmark: Any, event_time: float | None) -> None:
-        """What came with the batch that was just trained."""
-        if bookmark is not None or event_time is not None:
-            self.batch = TrainedBatch(bookmark, event_time)
+    def trained_batch(self) -> TrainedBatch:
+        return self._batch
 
     def quiet(self) -> Quiet | None:
+        if self._has_workers:
+            return Quiet(None)
         return Quiet(self._begun) if self.are_used and self._begun == self._ended else None
 
+    def why_blind(self) -> str | None:
+        if self._has_workers or self.are_used:
+            return None
+        return "nothing tells when a step begins; put it into `with writer.training_step():`"
 
-class SavesInPauses(Protocol):
-    """What is saved, as this thread sees it. Every method may be called by any thread."""
+    def count_untold(self) -> int:
+        return 0
 
-    @property
-    def told_steps(self) -> int: ...
+    def note_steps(self, steps: int) -> bool:  # noqa: ARG002 - every one is like the last
+        return False
 
-    @property
-    def pause_seconds(self) -> float:
-        """How long a pause must last: a cut that takes longer than the pause is in vain."""
-        ...
-
-    def seconds_to_save(self) -> float | None:
-        """Until something is due; None while that is not known, and `PauseSaver.look` will be called."""
-        ...
-
-    def save_in_pause(self) -> bool:
-        """False: there was no moment for it, because a step is under way."""
-        ...
-
-    def why_blind(self) -> str | None: ...
+    def prove_recording(self) -> None:
+        pass
 
 
 class PauseSaver:
     """The thread `hotdelta-pauses`, from `start` to `stop`. It holds no lock of its own and owns nothing."""
 
-    def __init__(self, saves: SavesInPauses) -> None:
-        self._saves = saves
+    def __init__(self, engine: SaveEngine) -> None:
+        self._engine = engine
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -130,7 +152,7 @@ class PauseSaver:
         self._wake.set()
 
     def stop(self) -> None:
-        """Not with the lock of the saves held: this thread may be waiting for it."""
+        """Not with the lock of the engine held: this thread may be waiting for it."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._is_stopping = True
@@ -140,13 +162,13 @@ class PauseSaver:
     def _run(self) -> None:
         patience_seconds = 0.0
         while not self._is_stopping:
-            seconds = self._saves.seconds_to_save()
+            seconds = self._engine.seconds_to_save()
             if seconds is None or seconds > 0:
                 self._wait(seconds)
                 continue
-            told, reason = self._saves.told_steps, self._saves.why_blind()
-            self._wait(max(patience_seconds, self._saves.pause_seconds) if reason is None else BLIND_SECONDS)
-            if told != self._saves.told_steps:
+            told, reason = self._engine.told_steps, self._engine.why_blind()
+            self._wait(max(patience_seconds, self._engine.pause_seconds) if reason is None else BLIND_SECONDS)
+            if told != self._engine.told_steps:
                 patience_seconds = 0.0
             elif reason is not None:
                 event(logger, logging.WARNING, "saves that are due wait for the next step", reason=reason)
@@ -158,10 +180,10 @@ class PauseSaver:
 
     def _try_to_save(self, told: int) -> bool:
         try:
-            return self._saves.save_in_pause()
+            return self._engine.save_in_pause()
         except Exception as error:  # noqa: BLE001 - the edge of the thread; training meets it at its next save
             event(logger, logging.ERROR, "a save failed while training waits", reason=repr(error))
-            while not self._is_stopping and told == self._saves.told_steps:
+            while not self._is_stopping and told == self._engine.told_steps:
                 self._wait(BLIND_SECONDS)
             return True
 

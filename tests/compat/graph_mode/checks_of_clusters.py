@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hotdelta.chain import BundleReader, Kind, Manifest, directory_of
 from hotdelta.chain.format import names
 from hotdelta.compat.v1.chain.session_chain import SessionChain
 from hotdelta.compat.v1.recording.training_graph import training_graph_of
+from hotdelta.train.save.options import WriterOptions
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.compat.graph_mode.checks_of_exports import export, predictions, rows_of, served
 from tests.compat.graph_mode.checks_of_failures import MANY_ROWS, race
@@ -60,7 +60,7 @@ def running_chain(directory: Path, model: Model, target: str) -> Iterator[tuple[
     scaffold = tf.train.Scaffold(incremental_save_restore=True)
     session = tf.train.ChiefSessionCreator(scaffold, master=target).create_session()
     chain = SessionChain(
-        scaffold.saver.prepare(), directory, keep_fulls=5, step_tensor=model.step, meta_graph=None
+        scaffold.saver.prepare(), directory, options=WriterOptions(), step_tensor=model.step, meta_graph=None
     )
     chain.start(session)
     yield session, chain
@@ -222,14 +222,14 @@ def test_no_row_passes_through_the_session_of_the_chief(tmp_path: Path, tracking
         for count in (2, 4000):
             plain.run(model.train, {model.ids: np.arange(count)})
             session.bytes = 0
-            assert chain.save_delta(session) is not None
+            assert chain.write_delta() is not None
             passed.append(session.bytes)
         # The names of the files and the values of the dense variables.
         assert passed[0] == passed[1] < 2000
         assert manifests(tmp_path, Kind.DELTA)[-1].rows_changed >= 4000
         assert_same_bits(newest_state(tmp_path), live_state(plain))
         # Nothing has changed since.
-        assert chain.save_delta(session) is None
+        assert chain.write_delta() is None
 
 
 @pytest.mark.parametrize("tracking", OPTIMIZERS)
@@ -239,13 +239,13 @@ def test_what_a_server_could_not_write_is_in_the_next_delta(tmp_path: Path, trac
         running_chain(tmp_path, model, target) as (session, chain),
     ):
         session.run(model.train, {model.ids: [1]})
-        assert chain.save_delta(session) is not None
+        assert chain.write_delta() is not None
         session.run(model.train, {model.ids: [2, 3, 29]})
         with small_files_only():
-            assert chain.save_delta(session) is None
+            assert chain.write_delta() is None
         assert not list(tmp_path.rglob(".tmp-*"))
         assert len(manifests(tmp_path, Kind.DELTA)) == 1
-        delta = chain.save_delta(session)
+        delta = chain.write_delta()
         assert delta is not None
         assert tracking == "compared" or delta.rows_changed == 3
         assert_same_bits(newest_state(tmp_path), live_state(session))
@@ -258,8 +258,8 @@ def test_no_update_is_in_neither_delta_while_workers_train(tmp_path: Path, use_r
         cluster_model(build, tf.train.AdagradOptimizer(0.01)) as (model, target),
         running_chain(tmp_path, model, target) as (session, chain),
     ):
-        race(session, model, partial(chain.save_delta, session), saves=20)
-        chain.save_delta(session)
+        race(session, model, chain.write_delta, saves=20)
+        chain.write_delta()
         first = manifests(tmp_path, Kind.FULL)[0]
         links: list[Manifest] = links_after(tmp_path, first)
         assert len(links) >= 20

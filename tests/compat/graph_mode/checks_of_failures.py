@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from hotdelta.compat.v1.graph.cluster_tasks import awaited_servers, own_task
 from hotdelta.compat.v1.sessions.watched_session import WatchedSession
 from hotdelta.errors import ConfigurationError, UnsavedError
 from hotdelta.train.jobs.job import Job, JobFolder
+from hotdelta.train.save.options import WriterOptions
 from hotdelta.train.servers import patience as server_patience
 from hotdelta.train.servers.patience import why_silent
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
@@ -55,10 +55,12 @@ def test_no_update_is_in_neither_delta_while_threads_train(tmp_path: Path) -> No
             for writer in writers:
                 # The race hardly ever shows a row that is recorded before it is written.
                 assert writer in [operation.name for operation in graph.recorders[writer].control_inputs]
-            chain = SessionChain(graph, directory, keep_fulls=5, step_tensor=model.step, meta_graph=None)
+            chain = SessionChain(
+                graph, directory, options=WriterOptions(), step_tensor=model.step, meta_graph=None
+            )
             chain.start(session)
-            race(session, model, partial(chain.save_delta, session), saves=20)
-            chain.save_delta(session)
+            race(session, model, chain.write_delta, saves=20)
+            chain.write_delta()
             first = manifests(directory, Kind.FULL)[0]
             links = links_after(directory, first)
             assert len(links) >= 20

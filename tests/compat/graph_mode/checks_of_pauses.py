@@ -16,7 +16,6 @@ import pytest
 import hotdelta.compat.v1 as tf
 from hotdelta.chain import Kind
 from hotdelta.compat.v1.chain import open_chains
-from hotdelta.compat.v1.chain.scheduled_saves import ScheduledSaves
 from hotdelta.compat.v1.chain.session_chain import SessionChain
 from hotdelta.compat.v1.recording.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
@@ -88,9 +87,9 @@ class Spy(tf.train.CheckpointSaverHook):
     """Shows what it saves with."""
 
     @property
-    def saves(self) -> ScheduledSaves:
-        assert self._saves is not None
-        return self._saves
+    def chain(self) -> SessionChain:
+        assert self._chain is not None
+        return self._chain
 
 
 def spied(directory: Path, **options: Any) -> tuple[Any, Spy]:
@@ -105,9 +104,9 @@ def spied(directory: Path, **options: Any) -> tuple[Any, Spy]:
 class CutLoop:
     """A thread that cuts beside training, as `hotdelta-pauses` does, until the block ends. All is given back."""
 
-    def __init__(self, saves: ScheduledSaves, session: Any, *, is_watched: bool) -> None:
+    def __init__(self, chain: SessionChain, session: Any, *, is_watched: bool) -> None:
         self.cuts, self.mixed, self.steps = 0, list[dict[str, float]](), set[float]()
-        self._saves, self._session, self._is_watched = saves, session, is_watched
+        self._chain, self._session, self._is_watched = chain, session, is_watched
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cuts")
 
@@ -126,15 +125,15 @@ class CutLoop:
             time.sleep(random.random() * 0.001)
 
     def _cut(self) -> None:
-        chain, watch, session = self._saves.chain, self._saves.watch, self._session
+        chain, watch, session = self._chain, self._chain.watch, self._session
         quiet = watch.quiet(session)
         if quiet is None and self._is_watched:
             return
-        cut = chain._take(session)
+        cut = chain.take_cut(quiet)
         assert cut is not None
         if watch.quiet(session) == quiet or not self._is_watched:
             self._look_at(cut)
-        chain._cuts.give_back(session, cut)
+        chain.give_back(cut)
 
     def _look_at(self, cut: Cut) -> None:
         rows = {
@@ -164,7 +163,7 @@ def torture(directory: Path, *, cuts: int, is_watched: bool = True, **options: A
         step = counting_train(ids, **options)
         tf.train.bookmark(place)
         session, hook = spied(directory, incremental_save_steps=10**6)
-        with session, CutLoop(hook.saves, session._tf_sess(), is_watched=is_watched) as loop:
+        with session, CutLoop(hook.chain, session._tf_sess(), is_watched=is_watched) as loop:
             while loop.cuts < cuts and (is_watched or not loop.mixed):
                 session.run(step)
     return loop
@@ -252,7 +251,7 @@ def test_what_was_due_while_a_delta_was_written_is_committed_after_it(tmp_path: 
             def write() -> None:
                 is_written.wait()
 
-            chain_of(tmp_path)._writer.submit(write)
+            chain_of(tmp_path)._pipeline._delta_worker.submit(write)
             for number in range(5):
                 session.run(model.train, {model.ids: [number]})
             assert newest_step(tmp_path) == 0
@@ -343,20 +342,20 @@ def test_what_nobody_told_of_is_left_to_the_next_step(
         session, hook = spied(tmp_path, incremental_save_steps=10**6)
         with session:
             below = session._tf_sess()
-            assert hook.saves.watch.quiet(below) is None
+            assert hook.chain.watch.quiet(below) is None
             session.run(model.train, {model.ids: [1]})
-            quiet = hook.saves.watch.quiet(below)
+            quiet = hook.chain.watch.quiet(below)
             assert quiet is not None
             below.run(model.loss, {model.ids: [1]})
-            assert hook.saves.watch.quiet(below) == quiet
+            assert hook.chain.watch.quiet(below) == quiet
             assert "no hook hears of it" not in caplog.text
             below.run(model.train, {model.ids: [1]})
-            assert hook.saves.watch.quiet(below) is None
+            assert hook.chain.watch.quiet(below) is None
             assert "no hook hears of it" in caplog.text
             session.run(model.train, {model.ids: [1]})
-            assert hook.saves.watch.quiet(below) is not None
+            assert hook.chain.watch.quiet(below) is not None
             below.run(model.table.initializer)
-            assert hook.saves.watch.quiet(below) is None
+            assert hook.chain.watch.quiet(below) is None
 
 
 def test_a_writer_that_is_run_by_itself_takes_no_data(tmp_path: Path) -> None:
@@ -456,8 +455,8 @@ def test_runs_of_several_threads_are_left_to_the_next_step(tmp_path: Path) -> No
         with session:
             graph = training_graph_of(session.graph)
             assert graph is not None
-            hook.saves.watch.enter()
-            other = threading.Thread(target=hook.saves.watch.enter)
+            hook.chain.watch.enter()
+            other = threading.Thread(target=hook.chain.watch.enter)
             other.start()
             other.join()
-            assert "several threads" in str(hook.saves.why_blind())
+            assert "several threads" in str(hook.chain.why_blind())

@@ -22,6 +22,7 @@ from hotdelta.compat.v1.chain.session_progress import ChiefProgress
 from hotdelta.compat.v1.recording.roll import RecordingRoll
 from hotdelta.errors import ConfigurationError, JobRestartedError
 from hotdelta.train import Job, TrainerProgress
+from hotdelta.train.save.options import WriterOptions
 from tests.compat.chain_states import manifests, newest_state, state_of
 from tests.compat.graph_mode.local_cluster import LocalCluster, fresh_cluster
 from tests.compat.graph_mode.small_graphs import (
@@ -354,7 +355,7 @@ def test_a_full_and_the_progress_in_it_are_of_one_moment(tmp_path: Path) -> None
         chain = SessionChain(
             scaffold.saver.prepare(),
             tmp_path,
-            keep_fulls=9,
+            options=WriterOptions(keep_fulls=9),
             step_tensor=model.step,
             meta_graph=None,
             progress=progress,
@@ -373,7 +374,7 @@ def test_a_full_and_the_progress_in_it_are_of_one_moment(tmp_path: Path) -> None
         for number in range(6):
             if number == 5:
                 remove_manifests(tmp_path)  # a new chain begins
-            full = chain.save_full(session)
+            full = chain.write_full()
             assert full is not None
             assert state_of(tmp_path, full, [])["trained"] == steps_of_worker_1(tmp_path, full)
         is_over.set()

@@ -9,10 +9,8 @@ import pytest
 
 import hotdelta.compat.v1 as tf
 from hotdelta.chain import Kind
-from hotdelta.compat.v1.chain.save_schedule import PolicyTimer
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import CheckpointConfig
-from hotdelta.train.save.schedule import SaveEvery
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.checks_of_estimators import examples
 from tests.compat.graph_mode.small_graphs import (
@@ -158,18 +156,3 @@ def test_keeping_a_full_every_n_hours_is_refused() -> None:
     tf.estimator.RunConfig(keep_checkpoint_every_n_hours=2)
     with pytest.raises(ConfigurationError, match="keep_checkpoint_every_n_hours is 2"):
         tf.estimator.RunConfig(keep_checkpoint_every_n_hours=2, save_incremental_checkpoint_secs=5)
-
-
-def test_a_timer_is_due_by_any_interval_and_when_training_is_put_back() -> None:
-    now = [0.0]
-    timer = PolicyTimer(SaveEvery(seconds=10, steps=5), lambda: now[0])
-    assert timer.should_trigger_for_step(3)
-    assert timer.update_last_triggered_step(3) == (None, None)
-    assert not timer.should_trigger_for_step(7)
-    assert timer.should_trigger_for_step(8)
-    assert timer.should_trigger_for_step(2)
-    now[0] = 10.0
-    assert not timer.should_trigger_for_step(3)
-    assert timer.should_trigger_for_step(4)
-    assert timer.update_last_triggered_step(4) == (10.0, 1)
-    assert timer.last_triggered_step() == 4

@@ -46,6 +46,28 @@ def test_a_save_clock_counts_from_the_last_save() -> None:
     assert clock.is_due()
 
 
+def test_a_save_clock_is_due_by_any_interval_and_when_training_is_put_back() -> None:
+    now = Clock()
+    clock = SaveClock(SaveEvery(seconds=10, steps=5), now, lambda: 0)
+    clock.add(steps=4)
+    assert not clock.may_be_due()
+    clock.add(steps=1)
+    assert clock.may_be_due()
+    assert clock.is_due()
+    # It was one step less than was told.
+    clock.add(steps=-1)
+    assert not clock.is_due()
+    clock.add(steps=-5)
+    assert clock.may_be_due()
+    assert clock.is_due()
+    assert clock.has_steps
+    clock.add(steps=2)
+    assert not clock.is_due()
+    now.now += 10
+    assert clock.may_be_due()
+    assert clock.is_due()
+
+
 def test_rows_are_counted_rarely_and_only_when_they_matter() -> None:
     now, counted = Clock(), []
 

@@ -161,7 +161,7 @@ def test_what_the_scrub_finds_is_in_the_full_that_is_being_made(
     disk = SlowDisk()
     training = start_training(options=dataclasses.replace(SCRUBBED, scrub_saves=1), disk=disk)
     disk.hold()
-    training.trainer._saves.start_full()
+    training.trainer.start_full()
     disk.allow(20)
     disk.wait_until_used()
     training.write([1])

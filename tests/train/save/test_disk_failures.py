@@ -189,7 +189,7 @@ def test_the_end_of_training_does_not_need_a_delta_that_holds_nothing_new(
     disk.taken = (
         set() if is_resumed else set((training.run_dir / DELTA_DIRECTORY).glob(f"*{MANIFEST_SUFFIX}"))
     )
-    training.trainer._saves.is_full_wanted = True
+    training.trainer.is_full_wanted = True
     position = training.trainer.finish()
     assert position is not None
     assert "full not committed; the deltas hold everything" in caplog.text

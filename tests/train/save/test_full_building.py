@@ -67,7 +67,7 @@ def test_a_failed_delta_in_the_middle_of_a_full_harms_neither(
     training.train()
     (training.run_dir / ".incremental_checkpoint").rename(training.run_dir / "aside")
     training.train()
-    training.trainer._saves.cut(is_closing=False)
+    training.trainer.cut(is_closing=False)
     training.settle()
     (training.run_dir / "aside").rename(training.run_dir / ".incremental_checkpoint")
     training.train()

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from hotdelta.chain.format.names import DELTA_DIRECTORY, TRAINER_STATE_TENSOR
 from hotdelta.chain.format.position import Position
 from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError, HotdeltaError
 from hotdelta.tensorflow_internals import ResourceVariable
+from hotdelta.train.jobs.saves import JobSaves
 from hotdelta.train.model.assembly import assemble
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
-from hotdelta.train.save.background import BackgroundWorker
+from hotdelta.train.save.background import BackgroundWorker, CallersWorker
+from hotdelta.train.save.chain_trainer import ChainTrainer
 from hotdelta.train.save.options import WriterOptions
 from hotdelta.train.save.schedule import SaveEvery
 from hotdelta.train.tables.touched import TouchedRows
@@ -246,6 +250,24 @@ def test_a_writer_thread_that_dies_is_reported_and_never_waited_for() -> None:
         worker.submit(die)
 
 
+def test_what_is_left_to_the_caller_runs_on_the_thread_that_waits_which_meets_what_it_raises() -> None:
+    worker, ran_on = CallersWorker("training"), list[threading.Thread]()
+
+    def fail() -> None:
+        ran_on.append(threading.current_thread())
+        raise RuntimeError("the Session is gone")
+
+    submitter = threading.Thread(target=worker.submit, args=(fail,))
+    submitter.start()
+    submitter.join()
+    assert worker.is_busy
+    with pytest.raises(RuntimeError, match="is gone"):
+        worker.wait()
+    assert ran_on == [threading.current_thread()]
+    worker.wait()
+    assert worker.stop(0.0)
+
+
 class BuggyDisk(Disk):
     """While it has a bug, whoever writes rows of a full gets an exception that nobody thought of."""
 
@@ -292,7 +314,7 @@ def test_a_full_in_the_making_is_given_up_when_the_trainer_is_closed(start_train
     training.train()
     reader: dict[str, object] = {"offset": 3}
     training.trainer.states.register("reader", reader.copy)
-    training.trainer._saves.start_full()
+    training.trainer.start_full()
     training.settle_full()
     reader["offset"] = {3}
     training.trainer.close()
@@ -301,27 +323,48 @@ def test_a_full_in_the_making_is_given_up_when_the_trainer_is_closed(start_train
     start_training()
 
 
+@pytest.mark.parametrize("save", [ChainTrainer.save_checked, ChainTrainer.finish])
+def test_no_step_is_lost_with_a_check_that_fails(
+    start_training: StartTraining, save: Callable[[ChainTrainer, Callable[[], None]], object]
+) -> None:
+    def check() -> None:
+        raise ConfigurationError("what is saved is not what was trained")
+
+    training = start_training()
+    training.train(2)
+    with pytest.raises(ConfigurationError, match="what was trained"):
+        save(training.trainer, check)
+    training.remember()
+    assert training.manifests(Kind.DELTA)[-1].step == 2
+    training.check()
+    training.close()
+
+
+class AskedJob(JobSaves):
+    """Counts how often the other trainers would stop for a cut."""
+
+    asked = 0
+
+    def is_ready(self, count: int | None = None) -> bool:
+        self.asked += 1
+        return super().is_ready(count)
+
+
 def test_the_job_is_not_asked_for_a_cut_that_cannot_be_taken(
     start_training: StartTraining, tmp_path: Path
 ) -> None:
     disk = SlowDisk()
     training = start_training(tmp_path / "run", disk=disk, options=deltas_every(steps=1))
-    asked: list[str] = []
-
-    def is_job_ready() -> bool:
-        asked.append("the others stop for this")
-        return True
-
+    job = training.trainer._job = AskedJob(training.run_dir, None)
     shutil.rmtree(training.run_dir)
-    training.trainer.add_steps(1)
-    training.trainer._saves.save_if_due(is_job_ready)
+    training.trainer.step()
     disk.hold()
     for _ in range(2):
-        training.trainer._saves.save_if_due(is_job_ready)
-    assert asked == []
+        training.trainer.save_if_due()
+    assert job.asked == 0
     disk.open()
     training.settle_full()
-    training.trainer._saves.save_if_due(is_job_ready)
-    assert len(asked) == 1
+    training.trainer.save_if_due()
+    assert job.asked == 1
     training.settle_full()
     assert training.manifests(Kind.FULL)[-1].step == 1

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -13,7 +10,8 @@ from hotdelta.chain.store import checkpoint_file
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
 from hotdelta.train.checkpoint_config import CheckpointConfig
-from hotdelta.train.save.schedule import Progress, SaveEvery, SavePolicy
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery, SavePolicy
 
 DEFAULT_KEEP = 5
 # What tf.train has in place of "never".
@@ -31,16 +29,14 @@ class SaveSchedule:
     delta: SavePolicy
     keep_fulls: int | None = None
 
-    def kept(self, keep_of_saver: int) -> int:
-        """Raises ConfigurationError when the Saver was told another number."""
-        if self.keep_fulls is None or keep_of_saver == self.keep_fulls:
-            return keep_of_saver
-        if keep_of_saver != DEFAULT_KEEP:
+    def options(self, keep_of_saver: int) -> WriterOptions:
+        """Raises ConfigurationError when the Saver was told another number of fulls."""
+        if self.keep_fulls is not None and keep_of_saver not in (self.keep_fulls, DEFAULT_KEEP):
             raise ConfigurationError(
                 f"the Saver keeps {keep_of_saver} fulls, the CheckpointConfig {self.keep_fulls}",
                 hint="leave max_to_keep out",
             )
-        return self.keep_fulls
+        return WriterOptions(self.full, self.delta, self.keep_fulls or keep_of_saver)
 
 
 def find_schedule(
@@ -132,55 +128,3 @@ def _of_config(config: CheckpointConfig) -> SaveSchedule:
         )
     options = config.writer_options()
     return SaveSchedule(run_dir, options.full, options.delta, options.keep_fulls)
-
-
-class PolicyTimer:
-    """What tf.train.SecondOrStepTimer is to a hook, for any policy. Steps are global steps: one epoch, the first."""
-
-    def __init__(self, policy: SavePolicy, clock: Callable[[], float] = time.monotonic) -> None:
-        self._policy = policy
-        self._clock = clock
-        self._seconds = 0.0
-        self._step: int | None = None
-
-    def reset(self) -> None:
-        self._step = None
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        """A step before the last one that was saved: training was put back, and what came of it is not saved."""
-        if self._step is None or step < self._step:
-            return True
-        passed = Progress(
-            seconds=self._clock() - self._seconds,
-            steps=step - self._step,
-            epochs=0,
-            touched_rows=0,
-            step_in_epoch=step,
-        )
-        return step > self._step and self._policy.is_due(passed)
-
-    def seconds_to_trigger(self, step: int) -> float | None:
-        """Until a save is due if no step follows this one; None: it will not be."""
-        if self.should_trigger_for_step(step):
-            return 0.0
-        return self.seconds_left if step != self._step else None
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Until it is due by time, if steps were made; None: never."""
-        seconds = self._policy.seconds
-        return None if seconds is None else max(0.0, self._seconds + seconds - self._clock())
-
-    @property
-    def is_by_steps(self) -> bool:
-        return self._policy.least_steps < math.inf
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Seconds and steps since the last."""
-        now = self._clock()
-        passed = (None, None) if self._step is None else (now - self._seconds, step - self._step)
-        self._seconds, self._step = now, step
-        return passed
-
-    def last_triggered_step(self) -> int | None:
-        return self._step

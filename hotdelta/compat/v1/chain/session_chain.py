@@ -1,23 +1,26 @@
-"""One training Session's chain: takes the directory, continues from what was restored, commits deltas and fulls."""
+"""One training Session's chain: takes the directory, continues from what was restored, and reads what is saved."""
 
 from __future__ import annotations
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
+from hotdelta.chain.bundle.writer import PreparedBundle
 from hotdelta.chain.disk import Disk
-from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind, Manifest
+from hotdelta.chain.format.position import Node
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.history.verification import directory_of
-from hotdelta.chain.store.commit import publish_file
 from hotdelta.compat.v1.chain import open_chains
+from hotdelta.compat.v1.chain.run_watch import RunWatch
 from hotdelta.compat.v1.chain.session_cut import SessionCuts
 from hotdelta.compat.v1.chain.session_progress import ChiefProgress, Place, PlaceReader
 from hotdelta.compat.v1.chain.shard_cut import ShardCuts
@@ -30,35 +33,31 @@ from hotdelta.compat.v1.restore.restoring import (
     saved_rows,
     saved_values,
 )
-from hotdelta.errors import CommitError, UnsavedError
-from hotdelta.logs import FailureLog, event
+from hotdelta.errors import CommitError, DirectoryBusyError
+from hotdelta.logs import event
 from hotdelta.tensorflow_internals import is_closed
+from hotdelta.train.resume.trainer_state import TrainerState
 from hotdelta.train.rows.cut import Cut
-from hotdelta.train.save.background import BackgroundWorker
+from hotdelta.train.save.background import CallersWorker
 from hotdelta.train.save.chain_tip import Link
-from hotdelta.train.save.chain_writer import ChainWriter
-from hotdelta.train.save.pauses import TrainedBatch
+from hotdelta.train.save.engine import SaveEngine, locked
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.pauses import Quiet, TrainedBatch
+from hotdelta.train.serving.files import save_schema
+from hotdelta.train.tables.row_values import Array
 from hotdelta.train.trainer_progress import progress_at
 
 logger = logging.getLogger(__name__)
 
-STOP_SECONDS = 600.0
+# How often the steps of other workers are looked at while the chief makes none.
+LOOK_SECONDS = 0.25
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """A cut that is being written; the thread that writes it says what came of it before it is idle again."""
+class SessionChain(SaveEngine):
+    """Saves what the Sessions of one chief change.
 
-    cut: Cut
-    manifest: Manifest | None = None
-
-
-class SessionChain:
-    """Commits what the Sessions of one chief change. Called between two steps of the chief, with `lock` held.
-
-    Deltas are written by a thread of their own, one at a time; fulls are not, as with tf.train.Saver. A save that fails
-    is logged and its rows are due again; the first one raises. `failure`: why the last one that was tried did.
-    `newest`: what has the newest state on disk, a commit of ours or what the run goes on from.
+    Fulls are written by the thread that trains, as with tf.train.Saver. A save that fails is logged and its rows are
+    due again; the first one raises.
     """
 
     def __init__(
@@ -66,42 +65,49 @@ class SessionChain:
         graph: TrainingGraph,
         run_dir: Path,
         *,
-        keep_fulls: int,
+        options: WriterOptions,
         step_tensor: Any,
         meta_graph: Callable[[], bytes | None] | None,
         progress: ChiefProgress | None = None,
-        on_idle: Callable[[], None] = lambda: None,
-        before_close: Callable[[], None] = lambda: None,
+        before_delta: Callable[[Any, int], None] = lambda _session, _step: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`meta_graph` is what goes into the `.meta` file of each full; None: there is no such file.
 
-        `progress`: of the chief of a job, with which each cut has the progress of all its workers. `on_idle` is called
-        when a delta is written, by the thread that wrote it.
+        `progress`: of the chief of a job, with which each cut has the progress of all its workers. `before_delta` is
+        called with the Session and the step, by the thread that takes the delta.
         """
-        self.lock = threading.RLock()
-        self._before_close = before_close
+        super().__init__(
+            run_dir, options=options, disk=Disk(), clock=clock, full_worker=CallersWorker("training")
+        )
+        self.watch = RunWatch(graph)
         self._graph = graph
         self._run_dir = run_dir
         self._step_tensor = step_tensor
         self._meta_graph = meta_graph
         self._progress = progress or ChiefProgress(run_dir)
-        self.newest: Manifest | None = None
-        self.failure: CommitError | None = None
-        self._disk = Disk()
-        self._chain = ChainWriter(run_dir, keep_fulls=keep_fulls, disk=self._disk)
+        self._before_delta = before_delta
         self._cuts: SessionCuts | ShardCuts = (
             SessionCuts(graph, {}, {}) if graph.shards is None else ShardCuts(graph, graph.shards, {})
         )
         self._session: Any = None
-        self._writer = BackgroundWorker("hotdelta-delta-writer", on_idle=on_idle)
+        self._step = 0
+        self._look_at = 0.0
         # Of the newest batch that was trained before this Session.
         self._resumed_batch = TrainedBatch()
-        self._in_flight: _InFlight | None = None
-        self._delta_failures = FailureLog(logger)
-        self._full_failures = FailureLog(logger)
-        # Of the newest save that had something to save; and the newest step that is on disk.
-        self._error: CommitError | None = None
-        self._saved_step = 0
+        self._committed: list[Manifest] = []
+        self._closing_cut: Cut | None = None
+        self._remembered: Manifest | None = None
+
+    @property
+    def newest(self) -> Manifest | None:
+        """What has the newest state on disk, a commit of ours or what the run goes on from."""
+        return self._pipeline.newest
+
+    @property
+    def failure(self) -> CommitError | DirectoryBusyError | None:
+        """Why what was last asked for is not on disk."""
+        return self._pipeline.failure
 
     def is_started_for(self, session: Any) -> bool:
         """A Session that was lost makes way for another one, which is restored to what is committed."""
@@ -116,9 +122,8 @@ class SessionChain:
         Raises DirectoryBusyError, ModelMismatchError, CommitError; ConfigurationError for the directory of another job;
         JobRestartedError when the chief's own progress cannot go back to it.
         """
-        self._writer.start()
+        self._pipeline.start()
         self.wait()
-        self._in_flight = None
         self._session = session
         open_chains.close_abandoned(self._run_dir, self)
         try:
@@ -137,28 +142,27 @@ class SessionChain:
             saved = restored_state(self._graph, self._run_dir, listing)
         tip = saved.newest if saved and lies_as_saved(self._graph, saved.newest) else None
         self._chain.begin_run(listing, tip)
-        schema = self._graph.variables.schema
-        publish_file(
-            directory_of(self._run_dir, Kind.DELTA),
-            names.schema_name(schema.digest),
-            schema.to_json(),
-            self._disk,
-        )
-        self._error = None
+        self._pipeline.go_on_from(tip)
+        self.publish()
         self._progress.go_back(saved)
         self._begin_marks(session, saved)
-        first = None
+        self._step = self._read_step()
         if saved is None or tip is None:
             event(logger, logging.INFO, "a new chain begins", directory=self._run_dir, run=self._chain.run)
-            first = self._noted(self._start_chain(session), self._full_failures)
+            try:
+                self.write_first_full()
+            finally:
+                self._progress.job_saves.release()
+            self._remember_new_chain()
         else:
-            self._saved_step = tip.step
-            self._remember(session, saved)
-            self.newest = tip
-        self._progress.begin(self._chain.run)
-        return first
+            self._pipeline.note_saved(tip.step, b"")
+            self._remember(saved)
+        self._progress.job_saves.begin(self._chain.run)
+        self._clocks.restart()
+        return self.newest if tip is None else None
 
     def _begin_marks(self, session: Any, saved: ChainState | None) -> None:
+        self.watch.leave()
         self._resumed_batch = TrainedBatch()
         marks = self._graph.marks
         if marks is None:
@@ -168,167 +172,159 @@ class SessionChain:
             state = progress_at(saved, 0)
             self._resumed_batch = TrainedBatch(state.bookmark if state else None, saved.newest.watermark)
 
-    def note_step(self) -> None:
-        self._progress.note_step()
-
-    @property
-    def is_writing(self) -> bool:
-        return self._writer.is_busy
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the delta that was last written is not on disk, and its rows were not given back yet."""
-        done = self._in_flight
-        return done is not None and not self._writer.is_busy and done.manifest is None
-
-    @property
-    def is_lost(self) -> bool:
-        """The chain was removed under us: a delta would have no parent."""
-        return self._chain.tip is None or self._chain.is_tip_lost()
-
-    def is_ready(self, kind: Kind, step: int) -> bool:
-        """Whether a save that is due at this global step can be taken: all workers of the job have stopped.
-
-        A delta waits until none is being written, too.
-        """
-        return (kind is Kind.FULL or not self._writer.is_busy) and self._progress.is_ready(step)
-
-    def begin_delta(self, session: Any, is_moment: Callable[[], bool] = lambda: True) -> bool:
-        """Take what changed, and commit it in the background. After `collect`, and not while a delta is being written.
-
-        False: `is_moment`, which is asked after the cut, said that it is no moment of training; it is forgotten.
-        """
-        if self._replace_lost():
-            self._start_chain_again(session)
-            return True
-        try:
-            cut = self._take(session)
-        finally:
-            self._progress.release()
-        if cut is not None and not is_moment():
-            self._cuts.give_back(session, cut)
-            return False
-        if cut is not None and not cut.is_empty:
-            self._submit(cut, self._chain.next_link())
-        return True
-
-    def collect(self, session: Any) -> Manifest | None:
-        """The delta that was committed since this was last asked. The rows of one that failed are due again."""
-        done = self._in_flight
-        if done is None or self._writer.is_busy:
-            return None
-        self._in_flight = None
-        if done.manifest is None:
-            self._cuts.give_back(session, done.cut)
-        return done.manifest
-
-    def wait(self) -> None:
-        """Until the delta in the making, if any, is committed or has failed. Not while one is begun."""
-        with self.lock:
-            self._writer.wait()
-
-    def finish(self, session: Any) -> Manifest | None:
-        self.wait()
-        return self.collect(session)
-
-    def save_delta(self, session: Any) -> Manifest | None:
-        """Begin a delta, and wait for it. None when nothing was committed: it failed, or nothing changed."""
-        self.finish(session)
-        self.begin_delta(session)
-        return self.finish(session)
-
-    def save_full(self, session: Any) -> Manifest | None:
-        """A full and its closing delta. None when it was not committed."""
-        self.finish(session)
-        if self._replace_lost():
-            return self._start_chain_again(session)
-        try:
-            return self._save_full(session)
-        finally:
-            self._progress.release()
-
-    def _save_full(self, session: Any) -> Manifest | None:
-        # The rows of the full are read after those of the delta: what a worker writes in between is flagged again.
-        cut, link = self._take(session), self._chain.next_link()
-        if cut is None:
-            return None
-        self._submit(cut, link)
-        if self.finish(session) is None:
-            return None
-        try:
-            return self._noted(self._commit_full(session, cut, link), self._full_failures)
-        except CommitError as error:
-            self.failure = error
-            self._full_failures.failed("full not committed; the deltas hold everything", reason=error)
-            return None
-
-    def require_saved(self, step: int) -> None:
-        """At the end, after the last save. Raises UnsavedError when it is not on disk; `step` is training's last."""
-        if self._error is not None:
-            tip = self._chain.tip
-            raise UnsavedError(
-                self._error.message,
-                steps=max(0, step - self._saved_step),
-                rows=0,
-                position=tip.position if tip else None,
-                path=self._run_dir,
-            ) from self._error
+    def publish(self) -> None:
+        save_schema(directory_of(self._run_dir, Kind.DELTA), self._graph.variables.schema)
 
     def close(self) -> None:
-        self._before_close()
-        self._writer.stop(STOP_SECONDS)
-        self._chain.close()
+        self.release()
 
-    def _start_chain(self, session: Any) -> Manifest:
+    def note_run(self, next_step: int) -> bool:
+        """A run is over; so many steps were made by now, or fewer. True: `save_after_run` may have something to do."""
+        self.watch.leave()
+        with self.lock:
+            self._look_at = self._clock() + LOOK_SECONDS
+            self._progress.job_saves.note_step()
+            steps, self._step = next_step - self._step, next_step
+            return self.count_steps(steps)
+
+    @locked
+    def save_after_run(self) -> bool:
+        """Begin a delta that is due. True: a full is due, for `write_full`."""
+        if not (self._pipeline.has_news or self._clocks.delta.is_due() or self.is_full_due()):
+            return False
+        is_idle = self._is_idle()
+        if not is_idle and not self.is_full_due():
+            self.save_if_due()
+        return self.is_full_due() and self.is_job_ready()
+
+    @locked
+    def write_delta(self) -> Manifest | None:
+        """What changed since the last save. None when nothing was committed: it failed, or nothing changed."""
+        return self._commit(self.save)
+
+    @locked
+    def write_full(self) -> Manifest | None:
+        """A full and its closing delta. None when it was not committed."""
+        committed = self._commit(self.save_full)
+        return committed if committed is not None and committed.kind is Kind.FULL else None
+
+    def _commit(self, save: Callable[[], object]) -> Manifest | None:
+        before = self.newest
+        self._pipeline.failure = None
+        self._note_step()
         try:
-            cut = self._empty_cut(session)
-            link = self._chain.next_link()
-            manifest = self._commit_full(session, cut, Link(link.node, None))
+            save()
         finally:
-            self._progress.release()
-        self._saved_step = manifest.step
-        self._remember(session, ChainState(self._run_dir, manifest))
-        return manifest
+            self._pipeline.drop_full()
+            self._progress.job_saves.release()
+        self._remember_new_chain()
+        self.pauses.look()
+        return None if self.newest is before else self.newest
 
-    def _start_chain_again(self, session: Any) -> Manifest | None:
+    @locked
+    def wait(self) -> None:
+        """Until the delta in the making, if any, is committed or has failed. Not while one is begun."""
+        self._pipeline.wait_for_delta()
+
+    def take_committed(self) -> list[Manifest]:
+        """The deltas that were committed since this was last asked, but for those of fulls."""
+        committed = self._committed[:]
+        # Meanwhile another one may have come.
+        del self._committed[: len(committed)]
+        return committed
+
+    def find_place(self) -> TrainerState:
+        """A Session knows steps only: all are of one epoch, the first."""
+        return TrainerState(step=self._step, step_in_epoch=self._step)
+
+    def _read_step(self) -> int:
+        return int(self._session.run(self._step_tensor))
+
+    def _note_step(self) -> None:
+        """Also of the steps of other workers, of which nobody tells."""
+        before, self._step = self._step, self._read_step()
+        self._clocks.add(steps=self._step - before)
+
+    def _is_idle(self) -> bool:
+        """No step was made since the last cut, which is on disk."""
+        self._note_step()
+        is_unsaved = self._pipeline.has_news or self._pipeline.unsaved_reason is not None
+        return not is_unsaved and not self._clocks.delta.has_steps
+
+    def quiet(self) -> Quiet | None:
+        return None if self.is_session_closed() else self.watch.quiet(self._session)
+
+    def why_blind(self) -> str | None:
+        return (
+            "workers are asked after a step of the chief"
+            if self._progress.job_saves.has_others
+            else self.watch.why_blind
+        )
+
+    def _seconds_to_look(self) -> float:
+        """A new chain begins with a full, and those are left to training."""
+        if self.is_session_closed() or self._chain.tip is None:
+            return math.inf
+        seconds = 0.0 if self._pipeline.has_news else self._clocks.delta.seconds_to_look()
+        if self.watch.is_cluster and self.options.delta.least_steps < math.inf:
+            seconds = min(seconds, max(0.0, self._look_at - self._clock()))
+        return seconds
+
+    @locked
+    def save_in_pause(self) -> bool:
         try:
-            manifest = self._start_chain(session)
-        except CommitError as error:
-            self._error = self.failure = error
-            self._full_failures.failed("full not committed", reason=error)
+            if self.is_session_closed():
+                return False
+            self._look_at = self._clock() + LOOK_SECONDS
+            if self._is_idle():
+                self._clocks.delta.restart()
+                return True
+            return super().save_in_pause()
+        except (tf.errors.OpError, RuntimeError):
+            if not self.is_session_closed():
+                raise
+            return False
+
+    def is_job_ready(self) -> bool:
+        return self._progress.job_saves.is_ready(self._step)
+
+    def take_cut(self, quiet: Quiet | None) -> Cut | None:  # noqa: ARG002 - all steps are in the graph
+        self._before_delta(self._session, self._step)
+        try:
+            return self._take_changed()
+        finally:
+            self._progress.job_saves.release()
+
+    def take_closing_cut(self, quiet: Quiet | None) -> Cut | None:  # noqa: ARG002 - fulls are left to training
+        """The other workers of the job stop until the full is written, or given up."""
+        self._closing_cut = self._forget_changed() if self._chain.tip is None else self._take_changed()
+        return self._closing_cut
+
+    def _take_changed(self) -> Cut | None:
+        others = self._collect_others()
+        if others is None:
             return None
-        self._error = None
-        return self._noted(manifest, self._full_failures)
+        self._graph.mark_unrecorded(self._session)
+        return self._cuts.take(self._session, self._places(others), trained_at=time.time())
 
-    def _remember(self, session: Any, saved: ChainState) -> None:
-        """What is on disk is what the next cut is compared with."""
-        reader = StateReader(saved)
-        values, rows = saved_values(self._graph, reader), saved_rows(self._graph, reader)
-        if self._graph.shards is None:
-            self._cuts = SessionCuts(self._graph, values, dict(rows))
-        else:
-            self._cuts = ShardCuts(self._graph, self._graph.shards, values)
-            self._graph.shards.begin(session, rows)
-
-    def _empty_cut(self, session: Any) -> Cut:
-        """Forgets what was touched: the full that follows reads every row afterwards. Who calls this releases them."""
-        others = self._progress.collect()
-        self._graph.begin_recording(session)
-        session.run(self._graph.flag_initializers)
+    def _forget_changed(self) -> Cut | None:
+        """The full that follows reads every row afterwards."""
+        others = self._collect_others()
+        if others is None:
+            return None
+        self._graph.begin_recording(self._session)
+        self._session.run(self._graph.flag_initializers)
         places = self._places(others)
-        place = places.read(session.run(places.fetches))
+        place = places.read(self._session.run(places.fetches))
         return Cut(place.step, (), {}, place.trainer_state, place.watermark, time.time())
 
-    def _take(self, session: Any) -> Cut | None:
-        """None when workers of the job do not answer. Who calls this releases them."""
+    def _collect_others(self) -> Mapping[str, Any] | None:
+        """None when workers of the job do not answer."""
         try:
-            others = self._progress.collect()
+            return self._progress.job_saves.collect()
         except CommitError as error:
-            self._error = error
-            self._delta_failures.failed("nothing is committed", reason=error)
+            self._pipeline.report_failed_delta("nothing is committed", error)
             return None
-        self._graph.mark_unrecorded(session)
-        return self._cuts.take(session, self._places(others), trained_at=time.time())
 
     def _places(self, others: Mapping[str, Any]) -> PlaceReader:
         kept = self._graph.marks.batch if self._graph.marks is not None else None
@@ -340,59 +336,80 @@ class SessionChain:
 
         return PlaceReader([self._step_tensor, kept.fetches if kept is not None else []], read)
 
-    def _submit(self, cut: Cut, link: Link) -> None:
-        in_flight = self._in_flight = _InFlight(cut)
-        cuts, session = self._cuts, self._session
+    def give_back(self, cut: Cut) -> None:
+        self._cuts.give_back(self._session, cut)
 
-        def commit() -> None:
-            try:
-                manifest = cuts.commit(self._chain, session, cut, link)
-            except CommitError as error:
-                self._error = self.failure = error
-                self._delta_failures.failed("delta not committed; its rows are due again", reason=error)
-                return
-            self._error, self._saved_step = None, manifest.step
-            in_flight.manifest = self._noted(manifest, self._delta_failures)
+    def is_news(self, cut: Cut) -> bool:
+        return not cut.is_empty
 
-        self._writer.submit(commit)
+    def commit_delta(self, cut: Cut, link: Link) -> Manifest:
+        manifest = self._cuts.commit(self._chain, self._session, cut, link)
+        if cut is not self._closing_cut:
+            self._committed.append(manifest)
+        return manifest
 
-    def _commit_full(self, session: Any, cut: Cut, link: Link) -> Manifest:
-        prepared = self._graph.full.write(
-            session,
-            self._run_dir,
-            node=link.node,
-            parent=link.parent,
-            step=cut.step,
-            trainer_state=cut.trainer_state,
+    def new_full(self) -> SessionFull:
+        # The rows of the full are read after those of its delta: what a worker writes in between is flagged again.
+        meta_graph = self._meta_graph() if self._meta_graph is not None else None
+        return SessionFull(self._graph, self._session, self._run_dir, meta_graph, self._progress)
+
+    def commit_full(self, prepared: PreparedBundle, cut: Cut, link: Link) -> Manifest:
+        schema, tables = self._graph.variables.schema.digest, self._cuts.records(cut)
+        return self._chain.commit_full(prepared, cut, link, schema=schema, tables=tables)
+
+    def _remember_new_chain(self) -> None:
+        newest = self.newest
+        if newest is not None and newest.parent is None and newest is not self._remembered:
+            self._remember(ChainState(self._run_dir, newest))
+
+    def _remember(self, saved: ChainState) -> None:
+        """What is on disk is what the next cut is compared with."""
+        reader = StateReader(saved)
+        values, rows = saved_values(self._graph, reader), saved_rows(self._graph, reader)
+        if self._graph.shards is None:
+            self._cuts = SessionCuts(self._graph, values, dict(rows))
+        else:
+            self._cuts = ShardCuts(self._graph, self._graph.shards, values)
+            self._graph.shards.begin(self._session, rows)
+        self._remembered = saved.newest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionFull:
+    """A full that a Session writes at once, when it is finished: training waits, so nothing has to be copied before."""
+
+    graph: TrainingGraph
+    session: Any
+    run_dir: Path
+    meta_graph: bytes | None
+    progress: ChiefProgress
+
+    def copy(self) -> None:
+        pass
+
+    def overlay(self, cut: Cut) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+    def finish(
+        self,
+        *,
+        values: Mapping[str, Array],  # noqa: ARG002 - read by the Session
+        closing: Cut,
+        node: Node,
+        parent: Node | None,
+    ) -> PreparedBundle:
+        step, state = closing.step, closing.trainer_state
+        prepared = self.graph.full.write(
+            self.session, self.run_dir, node=node, parent=parent, step=step, trainer_state=state
         )
         # Not before: the progress in the full is that of its rows.
-        self._progress.release()
-        meta_graph = self._meta_graph() if self._meta_graph is not None else None
-        if meta_graph is not None:
-            prepared = add_file(prepared, META_SUFFIX, meta_graph)
-        schema = self._graph.variables.schema.digest
-        return self._chain.commit_full(prepared, cut, link, schema=schema, tables=self._cuts.records(cut))
-
-    def _replace_lost(self) -> bool:
-        """Whether a new chain has to be started."""
-        if not self.is_lost:
-            return False
-        event(logger, logging.ERROR, "the chain is gone; a new one is started", directory=self._run_dir)
-        self._chain.forget_tip()
-        if self._chain.is_directory_lost():
-            self._chain.reclaim_directory()
-        return True
-
-    def _noted(self, manifest: Manifest, failures: FailureLog) -> Manifest:
-        self.newest = manifest
-        failures.worked(f"{manifest.kind}s are committed again")
-        event(
-            logger,
-            logging.INFO,
-            f"{manifest.kind} committed",
-            position=manifest.position,
-            step=manifest.step,
-            rows=manifest.rows_changed,
-            bytes=manifest.total_bytes,
-        )
-        return manifest
+        self.progress.job_saves.release()
+        if self.meta_graph is None:
+            return prepared
+        return add_file(prepared, META_SUFFIX, self.meta_graph)

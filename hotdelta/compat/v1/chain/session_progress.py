@@ -44,19 +44,19 @@ class PlaceReader:
 class ChiefProgress:
     """The chief's own progress, and its side of a save of the whole job. Called by the thread that trains.
 
-    `resumed` is the chief's progress at the position from which the job goes on; None when there is none.
+    `job_saves`: that side. `resumed`: its own, at the position from which the job goes on; None when there is none.
     """
 
     def __init__(self, checkpoint_dir: str | Path | CheckpointConfig, job: Job | None = None) -> None:
         self.run_dir = _directory_of(checkpoint_dir)
         self._job = job
-        self._saves = JobSaves(self.run_dir, job)
+        self.job_saves = JobSaves(self.run_dir, job)
         self._states = StateRegistry()
         self._has_begun = False
         self.resumed: TrainerState | None = None
         self._start = start_of(None)
         if job is not None:
-            self._saves.claim()
+            self.job_saves.claim()
             self._start, self.resumed = committed_progress(self.run_dir, job.trainer_id)
 
     def register_state(
@@ -67,13 +67,13 @@ class ChiefProgress:
 
     def claim(self) -> None:
         """A Session begins. Raises ConfigurationError when the directory belongs to another job."""
-        self._saves = JobSaves(self.run_dir, self._job)
-        self._saves.claim()
+        self.job_saves = JobSaves(self.run_dir, self._job)
+        self.job_saves.claim()
 
     def go_back(self, saved: ChainState | None) -> None:
         """The Session was restored to it. Raises JobRestartedError when what is registered cannot follow.
 
-        What is committed before `begin` has the progress that the others had there.
+        What is committed before `job_saves.begin` has the progress that the others had there.
         """
         position = saved.node.position if saved else None
         state = progress_at(saved, 0) if saved and self._job else None
@@ -84,22 +84,7 @@ class ChiefProgress:
                 hint="give register_state a function that restores it, or start this worker again",
             )
         self._has_begun = True
-        self._saves.go_back(position, state.trainers if state else {})
-
-    def begin(self, run: int) -> None:
-        """From now on a commit needs the others."""
-        self._saves.begin(run)
-
-    def note_step(self) -> None:
-        self._saves.note_step()
-
-    def is_ready(self, step: int) -> bool:
-        """Whether all workers have stopped for the cut that is due at this global step; asks them. Does not wait."""
-        return self._saves.is_ready(step)
-
-    def collect(self) -> Mapping[str, Any]:
-        """The progress of the others, who stop until `release`; waits. Raises CommitError, and lets them go on."""
-        return self._saves.collect()
+        self.job_saves.go_back(position, state.trainers if state else {})
 
     def read(self, step: int, others: Mapping[str, Any], batch: TrainedBatch) -> Place:
         """What a cut says of it. `batch`: the last that was trained."""
@@ -107,10 +92,6 @@ class ChiefProgress:
         registered = self._states.read()
         state = TrainerState(step=step, registered=registered, trainers=others, bookmark=bookmark)
         return Place(step, state.to_json(), batch.event_time)
-
-    def release(self) -> None:
-        """The cut is taken, or given up: the others may train on."""
-        self._saves.release()
 
 
 class ProgressHook(tf.compat.v1.train.SessionRunHook):

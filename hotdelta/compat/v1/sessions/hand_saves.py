@@ -21,6 +21,8 @@ from hotdelta.compat.v1.recording.step_marks import bookmark_of
 from hotdelta.compat.v1.recording.training_graph import TrainingGraph, unfinalized
 from hotdelta.compat.v1.sessions.plain_session import PlainSession
 from hotdelta.errors import CommitError, ConfigurationError
+from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery
 
 if TYPE_CHECKING:
     from hotdelta.compat.v1.sessions.saver import Saver
@@ -61,7 +63,7 @@ class HandSaves:
         self._chain = SessionChain(
             self._graph,
             run_dir,
-            keep_fulls=saver.keep_fulls,
+            options=WriterOptions(SaveEvery(), SaveEvery(), saver.keep_fulls),
             step_tensor=self._step.variable,
             meta_graph=lambda: self._meta_graph,
         )
@@ -71,25 +73,24 @@ class HandSaves:
     def save_full(self, global_step: Any, meta_graph: bytes | None) -> str:
         """Returns its path. Raises CommitError when it is not on disk; what it would hold is in the next save."""
         self._meta_graph = meta_graph
-        return self._save(self._chain.save_full, global_step)
+        return self._save(self._chain.write_full, global_step)
 
     def save_delta(self, global_step: Any) -> str:
         """What changed since the last save; the first save is a full. Returns the path of what has the newest state.
 
         Raises CommitError when it is not on disk; its rows are in the next one.
         """
-        return self._save(self._chain.save_delta, global_step)
+        return self._save(self._chain.write_delta, global_step)
 
     def close(self) -> None:
         self._chain.close()
         open_chains.forget(self.run_dir, self._chain)
 
-    def _save(self, save: Callable[[Any], Manifest | None], global_step: Any) -> str:
+    def _save(self, save: Callable[[], Manifest | None], global_step: Any) -> str:
         self._refuse_growth()
         self._set_step(global_step)
-        self._chain.failure = None
         if self.is_started or self._start() is None:
-            save(self._session)
+            save()
         newest = self._committed()
         return str(directory_of(self.run_dir, newest.kind) / newest.prefix)
 

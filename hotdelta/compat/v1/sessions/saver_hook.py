@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import tensorflow as tf
 
 from hotdelta.chain.format.manifest import Manifest
 from hotdelta.compat.v1.chain.save_schedule import SaveSchedule, find_schedule, refuse_chain
-from hotdelta.compat.v1.chain.scheduled_saves import ScheduledSaves
 from hotdelta.compat.v1.chain.session_chain import SessionChain
 from hotdelta.compat.v1.chain.session_progress import ChiefProgress, check_progress
 from hotdelta.compat.v1.recording.hooks import fetched_recorders
@@ -76,7 +73,7 @@ class CheckpointSaverHook(OpenSaverHook):
         super().__init__(
             str(schedule.run_dir if schedule else checkpoint_dir),
             save_secs=save_secs,
-            # tf.train wants an interval; our timer takes its place.
+            # tf.train wants an interval; our own take its place.
             save_steps=1 if is_config else save_steps,
             saver=saver,
             checkpoint_basename=checkpoint_basename,
@@ -89,7 +86,7 @@ class CheckpointSaverHook(OpenSaverHook):
             check_progress(progress, is_chief=True)
         self._progress = progress
         self._schedule = schedule
-        self._saves: ScheduledSaves | None = None
+        self._chain: SessionChain | None = None
         self._saved_step = -1
 
     def begin(self) -> None:
@@ -101,73 +98,63 @@ class CheckpointSaverHook(OpenSaverHook):
         if self._schedule is None:
             super().after_create_session(session, coord)
             return
-        if self._saves is None:
-            self._saves = self._new_saves(session, self._schedule)
-            self.set_timer(self._saves.full_timer)
-        self._saves.stop_pauses()
+        if self._chain is None:
+            self._chain = self._new_chain(session, self._schedule)
+        self._chain.pauses.stop()
         super().after_create_session(session, coord)
-        self._saves.begin(session)
+        self._chain.pauses.start()
 
     def before_run(self, run_context: Any) -> Any:
         """Whoever fetches a writer by itself gets its recorder, too."""
         recorders = fetched_recorders(run_context)
         arguments = super().before_run(run_context)
-        feeds = self._saves.watch.enter() if self._saves is not None else None
+        feeds = self._chain.watch.enter() if self._chain is not None else None
         return v1.train.SessionRunArgs([arguments.fetches, recorders], feeds)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         stale_step = run_values.results[0]
-        if self._saves is None:
+        if self._chain is None:
             super().after_run(run_context, v1.train.SessionRunValues(stale_step, None, None))
             return
         session = run_context.session
-        self._saves.note_run(stale_step + self.steps_per_run)
-        if self._tell(session, self._saves.collect(session)):
+        may_be_due = self._chain.note_run(int(stale_step) + self.steps_per_run)
+        if self._tell(session, self._chain):
             run_context.request_stop()
-        step_of_full = self._saves.save_if_due(session)
-        if step_of_full is not None and self.save(session, step_of_full):
+        is_full_due = may_be_due and self._chain.save_after_run()
+        if is_full_due and self.save(session, self._chain.find_place().step):
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
         """Raises UnsavedError when the last save is not on disk."""
-        if self._saves is None:
+        if self._chain is None:
             super().end(session)
             return
-        self._saves.stop_pauses()
+        self._chain.pauses.stop()
         step = session.run(self.step_tensor)
-        self._tell(session, self._saves.finish(session))
+        self._tell_of_all(session, self._chain)
         if step != self._saved_step:
             self.save(session, step)
         else:
             # An operation that counts no step may have written since the last step was saved.
-            self._saves.begin_delta(session, step)
-            self._tell(session, self._saves.finish(session))
+            self._chain.write_delta()
+            self._tell(session, self._chain)
         for listener in self.listeners:
             listener.end(session, step)
         _prepared(session).end_recording(session)
-        chain, self._saves = self._saves.chain, None
+        chain, self._chain = self._chain, None
         chain.close()
-        chain.require_saved(step)
+        chain.require_saved()
 
-    def _new_saves(self, session: Any, schedule: SaveSchedule) -> ScheduledSaves:
+    def _new_chain(self, session: Any, schedule: SaveSchedule) -> SessionChain:
         saver: Saver = self.find_saver()
-        graph = _prepared(session)
-        make_chain = partial(
-            SessionChain,
-            graph,
+        return SessionChain(
+            _prepared(session),
             schedule.run_dir,
-            keep_fulls=schedule.kept(saver.keep_fulls),
+            options=schedule.options(saver.keep_fulls),
             step_tensor=self.step_tensor,
             meta_graph=saver.meta_graph if self.saves_graph else None,
             progress=self._progress,
-        )
-        return ScheduledSaves(
-            make_chain,
-            graph,
-            schedule,
-            step_tensor=self.step_tensor,
             before_delta=self._tell_of_delta,
-            has_progress=self._progress is not None,
         )
 
     def save(self, session: Any, step: int) -> bool:
@@ -175,13 +162,13 @@ class CheckpointSaverHook(OpenSaverHook):
 
         Returns whether a listener wants training to stop.
         """
-        if self._saves is None:
+        if self._chain is None:
             return super().save(session, step)
-        is_first = not self._saves.chain.is_started_for(session)
-        is_stop_wanted = False if is_first else self._tell(session, self._saves.finish(session))
+        is_first = not self._chain.is_started_for(session)
+        is_stop_wanted = not is_first and self._tell_of_all(session, self._chain)
         for listener in self.listeners:
             listener.before_save(session, step)
-        manifest = self._saves.chain.start(session) if is_first else self._saves.save_full(session)
+        manifest = self._chain.start(session) if is_first else self._chain.write_full()
         if manifest is None:
             self._saved_step = step if is_first else self._saved_step
             return is_stop_wanted
@@ -193,14 +180,19 @@ class CheckpointSaverHook(OpenSaverHook):
         for listener in self._delta_listeners():
             listener.before_incremental_save(session, step)
 
-    def _tell(self, session: Any, committed: Sequence[Manifest]) -> bool:
-        """Returns whether a listener wants training to stop."""
+    def _tell(self, session: Any, chain: SessionChain) -> bool:
+        """Of the deltas that were committed. Returns whether a listener wants training to stop."""
         wishes = [
             listener.after_incremental_save(session, manifest.step)
-            for manifest in committed
+            for manifest in chain.take_committed()
             for listener in self._delta_listeners()
         ]
         return any(wishes)
+
+    def _tell_of_all(self, session: Any, chain: SessionChain) -> bool:
+        """As `_tell`, with the one that is being written."""
+        chain.wait()
+        return self._tell(session, chain)
 
     def _delta_listeners(self) -> list[Any]:
         """Listeners of stock TensorFlow know only full checkpoints."""
