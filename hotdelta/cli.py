@@ -108,6 +108,7 @@ def _show_chain(_directory: Path, listing: Listing) -> int:
     fulls = sum(manifest.kind is Kind.FULL for manifest in listing.manifests)
     total = sum(manifest.total_bytes for manifest in listing.manifests)
     print(f"\nfulls: {fulls}, deltas: {len(listing.manifests) - fulls}, together {format_bytes(total)}")
+    _tell_growing(listing.manifests)
     return _tell_refused(listing)
 
 
@@ -128,7 +129,14 @@ def _count_rows(manifest: Manifest) -> int:
     """Those that changed; a full holds all of them."""
     if manifest.kind is Kind.DELTA:
         return manifest.rows_changed
-    return sum(table.shape[0] for table in manifest.tables.values())
+    return sum(table.stored_shape[0] for table in manifest.tables.values())
+
+
+def _tell_growing(manifests: Sequence[Manifest]) -> None:
+    """How full the tables are that reserve more rows than they have, at the newest position."""
+    for key, table in manifests[-1].tables.items() if manifests else ():
+        if table.rows_in_use is not None:
+            print(f"{key}: {table.rows_in_use:,} of {table.shape[0]:,} rows in use")
 
 
 def _verify(directory: Path, listing: Listing) -> int:
@@ -152,6 +160,7 @@ def _verify(directory: Path, listing: Listing) -> int:
         if way.target
         else "a server that starts now has nothing to load"
     )
+    _tell_growing(intact)
     for problem in problems:
         print(f"damaged: {problem}", file=sys.stderr)
     return EXIT_DAMAGED if problems or way.target is None else 0

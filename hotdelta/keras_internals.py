@@ -61,6 +61,13 @@ def value_of(variable: Any) -> Any:
     return variable._value
 
 
+class MakesItsVariable:
+    """Mixed in before keras.Variable: its initializer makes the variable of TensorFlow, and not only a value for it."""
+
+    def _initialize_with_initializer(self, initializer: Callable[..., Any]) -> None:
+        self._initialize(initializer())  # type: ignore[attr-defined]
+
+
 # Layers and models.
 
 

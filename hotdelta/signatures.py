@@ -19,9 +19,12 @@ apply_staged()                copy the staged update into the live variables and
 discard_staged()              empty the staging variables.
 identity()                    what the live variables hold: `identity` (int64[8], see hotdelta.chain.format.position;
                               all zero when the export was made from a model in memory) and `step` (int64).
+key_counts()                  of each table with keys, under the key of its rows: how many rows and how many buckets
+                              of its index are in use, and how many unknown keys were looked up since it was loaded
+                              (int64[3]). Only in an export that has such tables.
 
-All but restore_full and identity exist only in an export made with save_incr_model. `prefix` is a string of shape
-[None], all equal, because TensorFlow Serving's batching refuses scalars. The restore, stage and apply signatures
+All but restore_full, identity and key_counts exist only in an export made with save_incr_model. `prefix` is a string of
+shape [None], all equal, because TensorFlow Serving's batching refuses scalars. The restore, stage and apply signatures
 answer `run`, `seq`, `step` and `rows`, discard_staged `rows` alone: int64 of the shape of `prefix`, or [1] where
 there is none. The two restore signatures empty the staging variables too.
 """
@@ -36,6 +39,7 @@ STAGED_PREIMAGE = "staged_preimage"
 APPLY_STAGED = "apply_staged"
 DISCARD_STAGED = "discard_staged"
 IDENTITY = "identity"
+KEY_COUNTS = "key_counts"
 
 FULL_SIGNATURES = (RESTORE_FULL, IDENTITY)
 INCREMENTAL_SIGNATURES = (
@@ -46,7 +50,7 @@ INCREMENTAL_SIGNATURES = (
     APPLY_STAGED,
     DISCARD_STAGED,
 )
-RESERVED_SIGNATURES = FULL_SIGNATURES + INCREMENTAL_SIGNATURES
+RESERVED_SIGNATURES = (*FULL_SIGNATURES, *INCREMENTAL_SIGNATURES, KEY_COUNTS)
 
 PREFIX_INPUT = "prefix"
 IDENTITY_VALUE = "identity"
@@ -57,6 +61,9 @@ SEQ_OUTPUT = "seq"
 
 # The attribute of a SavedModel's root that holds the served variables, in the order of the schema.
 VARIABLES_ATTRIBUTE = "hotdelta_variables"
+
+# The attribute of a serving graph's root that counts unknown keys, in the order of the schema's key tables.
+UNKNOWN_KEYS_ATTRIBUTE = "hotdelta_unknown_keys"
 
 # The highest number of an export's version; servers look at no longer names.
 MAX_EXPORT_VERSION = 10**18 - 1

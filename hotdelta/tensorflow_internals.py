@@ -322,7 +322,7 @@ class OpenScaffold(tf.compat.v1.train.Scaffold):
 
 
 class OpenSaverHook(tf.compat.v1.train.CheckpointSaverHook):
-    """tf.train.CheckpointSaverHook for subclasses: `save` may be replaced, and `set_timer` says when it is due."""
+    """tf.train.CheckpointSaverHook for subclasses: `save` may be replaced."""
 
     def save(self, session: Any, step: int) -> bool:
         """Returns whether a listener wants training to stop."""
@@ -330,9 +330,6 @@ class OpenSaverHook(tf.compat.v1.train.CheckpointSaverHook):
 
     def _save(self, session: Any, step: int) -> bool:
         return self.save(session, step)
-
-    def set_timer(self, timer: Any) -> None:
-        self._timer = timer
 
     @property
     def checkpoint_dir(self) -> str:

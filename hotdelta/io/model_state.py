@@ -22,6 +22,7 @@ from hotdelta.train.model.optimizer_slots import KeyedVariable, raw
 from hotdelta.train.model.shard_slots import optimizer_state
 from hotdelta.train.model.variables import refuse_duplicate_keys
 from hotdelta.train.serving.module import ServingModule
+from hotdelta.train.tables.growth import growth_of
 from hotdelta.train.tables.row_values import Array, read_whole, write_whole
 from hotdelta.train.tables.sharded import is_trainable, parts_of
 
@@ -134,6 +135,11 @@ def hold(
 ) -> HeldVariable:
     """A TensorFlow 2 variable, read and written eagerly."""
     variable = keyed.variable
+    if growth_of(variable) is not None:
+        raise ConfigurationError(
+            f"table {keyed.key!r} has no fixed vocabulary, and hotdelta.io does not save or load such tables",
+            hint="use hotdelta.keras.DeltaCheckpoint or hotdelta.train.DeltaWriter",
+        )
     if not variable.shape.is_fully_defined():
         raise ConfigurationError(
             f"variable {keyed.key!r} has shape {variable.shape}", hint="give it a shape that does not change"

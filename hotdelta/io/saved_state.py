@@ -78,7 +78,7 @@ class SavedState:
 
     def _describe(self, key: str, found: TensorType, parameters: set[str]) -> VariableInfo:
         variable_class = VariableClass.PARAMETER if key in parameters else VariableClass.PERSISTABLE
-        record = self._find_record(key, found.shape, parameters)
+        record, own = self._find_record(key, found.shape, parameters), self.newest.tables.get(key)
         return VariableInfo(
             key,
             variable_class,
@@ -86,6 +86,7 @@ class SavedState:
             found.dtype,
             is_table=key in self.newest.tables,
             layout=row_layout(record.part_rows, record.strategy) if record else "",
+            reserved_rows=own.shape[0] if own is not None and own.rows_in_use is not None else None,
         )
 
     def _find_record(self, key: str, shape: tuple[int, ...], parameters: set[str]) -> TableRecord | None:
@@ -96,7 +97,7 @@ class SavedState:
         owners = [
             table
             for table, record in tables.items()
-            if is_slot_key(key, shape, owner=table, owner_shape=record.shape, parameters=parameters)
+            if is_slot_key(key, shape, owner=table, owner_shape=record.stored_shape, parameters=parameters)
         ]
         return tables[max(owners, key=len)] if owners else None
 

@@ -24,7 +24,7 @@ class VariableInfo:
 
     A parameter is trained. A persistable is what else a resume needs: optimizer slots, moving averages, seeds, the
     step, the learning rate. A temporary starts afresh: metrics. `layout` says how a partitioned table keeps its rows,
-    when that is not in the order of their ids.
+    when that is not in the order of their ids. A growing table has the rows that are in use, of `reserved_rows`.
     """
 
     key: str
@@ -33,6 +33,7 @@ class VariableInfo:
     dtype: str
     is_table: bool = False
     layout: str = ""
+    reserved_rows: int | None = None
 
     @property
     def nbytes(self) -> int:
@@ -60,7 +61,7 @@ def format_variables(variables: Iterable[VariableInfo]) -> str:
             info.key,
             str(info.variable_class),
             "table" if info.is_table else "",
-            show_shape(info.shape),
+            show_shape(info.shape) + ("" if info.reserved_rows is None else f" of {info.reserved_rows}"),
             info.dtype,
             f"{info.nbytes:,}",
         )

@@ -1,6 +1,7 @@
 """Keras 3 training with incremental checkpoints: an embedding layer, row-wise optimizers and a callback."""
 
 from hotdelta.keras.callback import DeltaCheckpoint
+from hotdelta.keras.dynamic_embedding import DynamicEmbedding
 from hotdelta.keras.embedding import Embedding
 from hotdelta.keras.optimizers.adagrad import Adagrad
 from hotdelta.keras.optimizers.adam import Adam, AdamW
@@ -15,6 +16,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "DeltaCheckpoint",
+    "DynamicEmbedding",
     "Embedding",
     "Ftrl",
     "LossScaleOptimizer",

@@ -64,6 +64,7 @@ class Attachment:
         self._calls: TrainingCalls | None = None
         self._told_batches = 0
         self.brackets = StepBrackets()
+        self._when_it_raises: Callable[[], None] | None = None
         self._proved_function: Callable[[], Any] = no_function
 
     @property
@@ -115,11 +116,12 @@ class Attachment:
         return resumed
 
     def watch_steps(self, action: Callable[[], None] | None = None) -> None:
-        """When training begins, or has another function. `action`: what to do after a step that raises."""
+        """When training begins, or has another function. `action`: what to do after a step that raises, from now on."""
         if self.binding is None:
             return
         self._calls = watch_training(self.binding.model)
         self._told_batches = self._calls.ended_steps()
+        action = self._when_it_raises = action or self._when_it_raises
         if action is not None and action not in self._calls.when_it_raises:
             self._calls.when_it_raises.append(action)
 
@@ -148,31 +150,27 @@ class Attachment:
             or (watch is not None and watch.has_changed)
         )
 
-    def prove_recording(self) -> bool:
-        """After steps: go on with what was compiled since, and check that every trace records what it writes.
-
-        True: the model has a new training function.
-        """
+    def prove_recording(self) -> None:
+        """After steps: go on with what was compiled since, and check that every trace records what it writes."""
         if self.binding is None or not self.is_open:
-            return False
+            return
         self._has_unproved_steps = False
-        is_new = self.follow(self.binding.model)
+        self.follow(self.binding.model)
         self._follow_new_vocabulary()
         self.check_new_traces()
         function = training_function(self.binding.model)
         self._proved_function = no_function if function is None else weakref.ref(function)
-        return is_new
 
-    def examine(self) -> bool:
-        """Before a save: prove the steps since the last one. True: the model has a new training function."""
+    def examine(self) -> None:
+        """Before a save: prove the steps since the last one."""
         if self.binding is None:
-            return False
+            return
         # Who compiled it after its last step may only want to evaluate it.
         is_compiled_since = self.binding.model.optimizer is not self.binding.optimizer
         if self._has_unproved_steps and not is_compiled_since:
-            return self.prove_recording()
-        self._cover_recompiled_model()
-        return False
+            self.prove_recording()
+        else:
+            self._cover_recompiled_model()
 
     def refuse_other_model(self, model: keras.Model) -> None:
         """Its values would be saved as the newest of this chain, where they should be loaded from it."""
@@ -183,10 +181,7 @@ class Attachment:
             )
 
     def follow(self, model: keras.Model) -> bool:
-        """When the model was compiled again, or it is another one: go on with its variables in the same chain.
-
-        Then its training function is a new one, and the answer is True.
-        """
+        """When the model was compiled again, or it is another one: go on with its variables in the same chain."""
         is_other = self.binding is None or not self.binding.is_of(model)
         if is_other:
             self._rebind(model)
@@ -286,7 +281,7 @@ class Attachment:
     def trained_batch(self) -> TrainedBatch:
         if self.is_in_fit and self._calls is not None:
             return self._calls.trained_batch()
-        return self.brackets.batch
+        return self.brackets.trained_batch()
 
     def count_untold(self) -> int:
         """Before a cut: how many steps a loop made since the last one, when it tells of none.

@@ -25,6 +25,7 @@ from hotdelta.train.model.module_keys import refuse_keras_2
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.save.chain_trainer import ChainTrainer
 from hotdelta.train.save.options import WriterOptions, WriterStatus
+from hotdelta.train.save.pauses import TrainedBatch
 from hotdelta.train.termination import TerminationSignal, in_flight
 
 logger = logging.getLogger(__name__)
@@ -155,28 +156,15 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
         `bookmark`: where the reader goes on after the last of them; `event_time`: of its newest example.
         """
-        self._tell_of_steps(steps, bookmark, event_time)
+        self._attachment.brackets.tell(self._started, steps, TrainedBatch(bookmark, event_time))
         self._stop_if_told()
 
     @contextmanager
     def training_step(self, *, bookmark: Any = None, event_time: float | None = None) -> Iterator[None]:
         """For loops: around all that writes in one step, in place of `step`. No save falls into it."""
-        brackets = self._attachment.brackets
-        brackets.begin()
-        try:
+        with self._attachment.brackets.around_step(self._started, TrainedBatch(bookmark, event_time)):
             yield
-        except BaseException:
-            brackets.end()
-            raise
-        with self._started.lock:
-            brackets.end()
-            self._tell_of_steps(1, bookmark, event_time)
         self._stop_if_told()
-
-    def _tell_of_steps(self, steps: int, bookmark: Any, event_time: float | None) -> None:
-        with self._started.lock:
-            self._attachment.brackets.note_batch(bookmark, event_time)
-            self._count(steps)
 
     def close(self) -> None:
         """Save what is left and give the directory back. Raises UnsavedError when that is not on disk."""
@@ -212,7 +200,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._started.settle_steps()
         self._attachment.is_in_fit = True
         self._signals.start(fit_hooks.is_in_fit)
-        self._guard_fit()
+        self._attachment.watch_steps(self._end_failed_fit)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._last_batch = -1
@@ -220,52 +208,30 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         told, self._last_batch = batch - self._last_batch, batch
-        if self._count(self._attachment.batches_of_last_call(told=told)):
-            self._guard_fit()
+        self._started.step(self._attachment.batches_of_last_call(told=told))
         self._stop_if_told()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self._stop_if_told()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._examine_in_fit()
+        self._attachment.examine()
         self._started.end_epoch(epoch)
         self._stop_if_told()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves here too: a callback list without History never comes to `_finish_fit`."""
-        self._examine_in_fit()
+        self._attachment.examine()
         self._started.save()
         if not self._has_very_end:
             self._attachment.is_in_fit = False
             self._started.require_saved()
 
-    def _count(self, steps: int) -> bool:
-        """A step costs a count and a comparison; the model is looked at when a save is due, or a step was traced.
-
-        True: the model has a new training function.
-        """
-        trainer = self._started
-        is_save_due = trainer.add_steps(steps)
-        if not self._attachment.note_steps(steps) and not is_save_due:
-            return False
-        is_new = self._attachment.prove_recording()
-        trainer.save_if_due()
-        return is_new
-
-    def _examine_in_fit(self) -> None:
-        if self._attachment.examine():
-            self._guard_fit()
-
-    def _guard_fit(self) -> None:
-        self._attachment.watch_steps(self._end_failed_fit)
-
     def _finish_fit(self) -> None:
         """Raises UnsavedError when the last save is not on disk: nobody may come to close()."""
         try:
             if self._attachment.is_open:
-                self._attachment.examine()
-                self._started.finish()
+                self._started.finish(self._attachment.examine)
         finally:
             self._attachment.is_in_fit = False
             self._stop_if_told()
@@ -282,8 +248,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
     def _try_last_save(self) -> None:
         """While something else ends training."""
         try:
-            self._attachment.examine()
-            self._started.save()
+            self._started.save_checked(self._attachment.examine)
             self._started.require_saved()
         except HotdeltaError as error:
             event(logger, logging.ERROR, "the last save failed", reason=error)

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras.sliced_variable import SlicedVariable, slice_maker
 from hotdelta.keras_internals import low_rank_of, table_of, value_of
 from hotdelta.train.tables.replicas import local
 
@@ -27,6 +28,21 @@ class Embedding(keras.layers.Embedding):
         # XLA cannot compile updates of rows. Keras resolves jit_compile="auto" to False for such a layer, and
         # warns and goes on without XLA when jit_compile=True.
         self.supports_jit = False
+
+    def add_weight(self, shape: Any = None, initializer: Any = None, **options: Any) -> Any:
+        """A large table is filled slice by slice, with the values that Keras would give it."""
+        make = slice_maker(initializer, tuple(shape or ()), self.variable_dtype)
+        if make is None:
+            return super().add_weight(shape=shape, initializer=initializer, **options)
+        table = SlicedVariable(
+            make,
+            shape=shape,
+            dtype=self.variable_dtype,
+            trainable=options.get("trainable", True),
+            name=options.get("name"),
+        )
+        table.regularizer, table.constraint = options.get("regularizer"), options.get("constraint")
+        return table
 
     def call(self, inputs: Any) -> Any:
         if value_of(table_of(self)) is None:

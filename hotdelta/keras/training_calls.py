@@ -146,10 +146,6 @@ class TrainingCalls:
         return made if 0 < made < told else told
 
     @property
-    def has_calls(self) -> bool:
-        return self._entered > 0
-
-    @property
     def why_blind(self) -> str | None:
         return None if self._is_marked else "jit_compile=True hides where steps begin and end"
 

@@ -3,6 +3,7 @@
 from hotdelta.train.bookmarks import bookmarked
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.jobs.job import Job
+from hotdelta.train.keys.dynamic_table import DynamicTable
 from hotdelta.train.loop import DeltaWriter
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.save.options import WriterStatus
@@ -11,6 +12,7 @@ from hotdelta.train.trainer_progress import TrainerProgress
 __all__ = [
     "CheckpointConfig",
     "DeltaWriter",
+    "DynamicTable",
     "Job",
     "Resumed",
     "TrainerProgress",

@@ -190,6 +190,22 @@ def test_what_is_not_recorded_as_demanded_is_saved_when_it_is_refused(tmp_path: 
     assert_same(replay(tmp_path, newest.position, expected), expected)
 
 
+def test_what_is_not_recorded_as_demanded_is_saved_after_a_step_that_raises(tmp_path: Path) -> None:
+    model = small_model()
+    step = own_step(model)
+    run(step, seed=1)
+    callback = by_hand(tmp_path, tracking={TABLE: "touched"}, scrub_saves=0)
+    callback.resume(model)
+    run(step, seed=2)
+    ids, targets = batches(1)
+    ids[-1] = ROWS
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        model.fit(ids, targets, batch_size=BATCH, verbose=0, callbacks=[callback])
+    newest, expected = manifests(tmp_path)[-1], live(callback)
+    assert newest.step == 2
+    assert_same(replay(tmp_path, newest.position, expected), expected)
+
+
 def test_a_step_that_raises_is_followed_by_a_save_of_each_callback(tmp_path: Path) -> None:
     model, both = small_model(run_eagerly=True), [by_hand(tmp_path / name) for name in "ab"]
     ids, targets = batches(3)

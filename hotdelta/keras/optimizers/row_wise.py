@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
@@ -21,6 +22,7 @@ from hotdelta.keras_internals import ClipsThroughMethod, key_in, value_of
 from hotdelta.tensorflow_internals import is_compiled_by_xla
 from hotdelta.train.model.optimizer_slots import count_every_step
 from hotdelta.train.rows.outside_writes import graphs_around, tell_of_rows
+from hotdelta.train.tables.growth import growth_of, reserved
 from hotdelta.train.tables.replicas import is_primary, local
 from hotdelta.train.tables.touched import AnyTouchedRows
 
@@ -57,6 +59,27 @@ class RowWise(ClipsThroughMethod, keras.optimizers.Optimizer):
     ) -> list[tf.Operation]:
         """Updates the rows of `variable` and of its slots that `gradient` names; returns the writing operations."""
         raise NotImplementedError
+
+    def add_variable_from_reference(
+        self, reference_variable: Any, name: str | None = None, initializer: Any = "zeros"
+    ) -> Any:
+        """A slot of a table that grows gets its rows when the table does."""
+        growth = growth_of(resource(reference_variable))
+        if growth is None:
+            return super().add_variable_from_reference(reference_variable, name, _filling(initializer))
+        _refuse_dense_options(self, resource(reference_variable))
+        width = tuple(int(size) for size in reference_variable.shape[1:])
+        dtype = resource(reference_variable).dtype
+        with tf.init_scope():
+            first_row = keras.initializers.get(initializer)(width, dtype=dtype.name)
+        slot = self.add_variable(
+            shape=(growth.capacity, *width),
+            initializer=lambda *_, **__: reserved(growth.capacity, width, dtype),
+            dtype=dtype.name,
+            name=f"{str(reference_variable.name).replace('/', '_').replace(':', '_')}_{name or 'var'}",
+        )
+        growth.add_slot(resource(slot), first_row)
+        return slot
 
     def record_rows(self, variable: tf.Variable | keras.Variable, touched: AnyTouchedRows) -> None:
         """From the next trace on, every row of `variable` that a step writes is recorded in `touched` alone."""
@@ -100,6 +123,8 @@ class RowWise(ClipsThroughMethod, keras.optimizers.Optimizer):
             self._recording.graphs.update(graphs_around(tf.compat.v1.get_default_graph()))
             self._recording.trace_count += 1
         touched = self._recording.touched.get(key_in(self, variable))
+        if growth_of(resource(variable)) is not None and not isinstance(gradient, tf.IndexedSlices):
+            _refuse_dense_options(self, resource(variable), has_dense_gradient=True)
         if isinstance(gradient, tf.IndexedSlices):
             self._update_sparsely(gradient, resource(variable), learning_rate, touched)
         else:
@@ -114,6 +139,10 @@ class RowWise(ClipsThroughMethod, keras.optimizers.Optimizer):
     ) -> None:
         _refuse_xla(self.name)
         rows = sum_duplicates(gradient)
+        growth = growth_of(variable)
+        if growth is not None:
+            growth.fill_slots()
+            rows = _of_known_keys(rows)
         rows = rows.with_values(tf.cast(rows.values, variable.dtype))
         written = [
             operation
@@ -155,6 +184,39 @@ def write_rows(variable: tf.Variable | keras.Variable, ids: tf.Tensor, rows: tf.
     """Overwrites rows; returns the operation, or None when it has already happened (eagerly)."""
     handle = resource(variable).handle
     return tf.raw_ops.ResourceScatterUpdate(resource=handle, indices=ids, updates=rows)
+
+
+def _filling(initializer: Any) -> Any:
+    """The same constant without the table of ones that Keras multiplies by it."""
+    if not isinstance(initializer, keras.initializers.Constant) or np.ndim(initializer.value):
+        return initializer
+    value = initializer.value
+    return lambda shape, dtype: tf.fill(shape, tf.cast(value, dtype))
+
+
+def _of_known_keys(rows: RowGradient) -> RowGradient:
+    """Without row 0, which unknown keys read and nobody trains."""
+    is_known = rows.indices > 0
+    ids, values = tf.cond(
+        tf.reduce_all(is_known),
+        lambda: (rows.indices, rows.values),
+        lambda: (tf.boolean_mask(rows.indices, is_known), tf.boolean_mask(rows.values, is_known)),
+    )
+    return RowGradient(values, ids, rows.dense_shape)
+
+
+def _refuse_dense_options(optimizer: Any, variable: tf.Variable, *, has_dense_gradient: bool = False) -> None:
+    """Of a table that grows most rows have no value, and whatever touches all of them would read those."""
+    why = "its gradient is dense" if has_dense_gradient else ""
+    if getattr(optimizer, "use_ema", False):
+        why = "use_ema averages every row"
+    elif getattr(optimizer, "gradient_accumulation_steps", None):
+        why = "gradient_accumulation_steps keeps a gradient for every row"
+    if why:
+        raise ConfigurationError(
+            f"{variable.name} has no fixed vocabulary and is updated row by row: {why}",
+            hint="leave that option out, and look rows up with the layer alone",
+        )
 
 
 def _stateful_operations() -> set[tf.Operation]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hotdelta.chain.format.schema import Schema
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras.dynamic_embedding import DynamicEmbedding
 from hotdelta.keras.model import structure
 from hotdelta.keras.model.id_rules import model_id_rules
 from hotdelta.keras.serving.inputs import REMEDY, ModelInputs, given_inputs, inputs_of
@@ -64,6 +65,9 @@ def table_keys(model: keras.Model, keys: Mapping[int, str]) -> set[str]:
         found.append(raw(table_of(layer)))
         if (low_rank := low_rank_of(layer)) is not None:
             found.append(raw(low_rank[0]))
+    for layer in all_layers(model):
+        if isinstance(layer, DynamicEmbedding) and layer.table is not None:
+            found += [layer.table.rows, layer.table.index.buckets]
     return {keys[id(variable)] for variable in found if id(variable) in keys}
 
 

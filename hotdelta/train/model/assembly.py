@@ -16,8 +16,9 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.train.model.id_rules import IdRule
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.model.variables import ModelVariables, OtherVariable, RowVariable, Table, serving_schema
+from hotdelta.train.tables.growth import growth_of
 from hotdelta.train.tables.sharded import ShardedTouchedRows, is_remote, is_sharded, is_trainable
-from hotdelta.train.tables.touched import AnyTouchedRows, TouchedRows
+from hotdelta.train.tables.touched import AnyTouchedRows, GrowingTouchedRows, TouchedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,17 @@ def assemble(
     for slot in slots:
         owner = key_of[id(slot.of)]
         if owner in slots_of:
-            slots_of[owner].append(RowVariable(slot.key, slot.variable, names.ROLE_TRAINING))
+            slots_of[owner].append(
+                RowVariable(slot.key, slot.variable, names.ROLE_TRAINING, growth_of(slot.variable))
+            )
         else:
             others.append(OtherVariable(slot.key, slot.variable, names.ROLE_TRAINING))
     others.extend(OtherVariable(item.key, item.variable, names.ROLE_TRAINING) for item in training_only)
     tables = tuple(
-        Table(RowVariable(item.key, item.variable, _role(item.key, served)), tuple(slots_of[item.key]))
+        Table(
+            RowVariable(item.key, item.variable, _role(item.key, served), growth_of(item.variable)),
+            tuple(slots_of[item.key]),
+        )
         for item in keyed
         if item.key in table_keys
     )
@@ -77,7 +83,7 @@ def assemble(
 
 def _refuse_unsavable(item: KeyedVariable) -> None:
     shape, dtype = item.variable.shape, item.variable.dtype.name
-    if not shape.is_fully_defined():
+    if not shape.is_fully_defined() and growth_of(item.variable) is None:
         raise ConfigurationError(
             f"variable {item.key!r} has shape {shape}", hint="give it a shape that does not change"
         )
@@ -128,7 +134,10 @@ def choose_recorders(
     reasons: dict[str, str] = {}
     for table in tables:
         mode = _mode(wanted.get(table.key))
-        is_told = can_be_told and mode is Tracking.TOUCHED
+        grows = table.values.growth is not None
+        is_told = can_be_told and (mode is Tracking.TOUCHED or grows)
+        if grows:
+            _refuse_comparing(table, mode, None if is_told else refusal)
         if mode is Tracking.TOUCHED and refusal is not None and not is_told:
             raise ConfigurationError(
                 f"table {table.key!r} cannot be tracked as touched: {refusal}",
@@ -138,7 +147,11 @@ def choose_recorders(
             reasons[table.key] = refusal or "asked for"
         else:
             touched[table.key] = _recorder(table)
-    demanded = frozenset(key for key, mode in wanted.items() if mode == Tracking.TOUCHED)
+    demanded = frozenset(
+        table.key
+        for table in tables
+        if wanted.get(table.key) == Tracking.TOUCHED or table.values.growth is not None
+    )
     return Recorders(touched, demanded, reasons)
 
 
@@ -146,7 +159,17 @@ def _recorder(table: Table) -> AnyTouchedRows:
     name = table.key.replace("/", "_")
     if is_sharded(table.values.variable) or is_remote(table.values.variable):
         return ShardedTouchedRows(table.values.variable, name=name)
-    return TouchedRows(table.rows, name=name)
+    growth = table.values.growth
+    return TouchedRows(table.rows, name=name) if growth is None else GrowingTouchedRows(growth, name=name)
+
+
+def _refuse_comparing(table: Table, mode: Tracking | None, refusal: str | None) -> None:
+    """Comparing reads all rows, and of those that a table reserves most have no value."""
+    if mode is Tracking.CHANGED or refusal is not None:
+        raise ConfigurationError(
+            f"table {table.key!r} has no fixed vocabulary and cannot be compared: {refusal or 'asked for'}",
+            hint="use an optimizer of hotdelta.keras, without options that write every row",
+        )
 
 
 def _mode(text: str | None) -> Tracking | None:

@@ -22,6 +22,7 @@ from hotdelta.keras_internals import (
     value_of,
     wrapped_in,
 )
+from hotdelta.train.tables.growth import growth_of
 from hotdelta.train.tables.replicas import primary
 from hotdelta.train.tables.sharded import is_sharded
 
@@ -99,12 +100,18 @@ def optimizer_variables(
     for name, of, variable in _lists_of_variables(optimizer, own):
         own.pop(id(variable))
         key = f"{under}/{name}/{_key(of, key_of)}"
-        if tuple(variable.shape) == tuple(of.shape):
+        if tuple(variable.shape) == tuple(of.shape) or _grows_along(raw(variable), raw(of)):
             slots.append(SlotVariable(key, raw(variable), raw(of)))
         else:
             rest.append(KeyedVariable(key, raw(variable)))
     rest.extend(KeyedVariable(f"{under}/{name}", raw(variable)) for name, variable in numbered(own.values()))
     return slots, rest
+
+
+def _grows_along(variable: tf.Variable, of: tf.Variable) -> bool:
+    """Of a table that grows TensorFlow does not know how many rows it has room for."""
+    growth = growth_of(of)
+    return growth is not None and growth_of(variable) is growth
 
 
 def with_wrapped(optimizer: Any) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from hotdelta.chain.format.schema import Schema, VariableSpec
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
 from hotdelta.train.model.id_rules import IdRule
+from hotdelta.train.tables.growth import Growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,23 @@ class _KeyedVariable:
 class RowVariable(_KeyedVariable):
     """A variable of which deltas carry rows: a table, or an optimizer slot of a table."""
 
+    growth: Growth | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a variable that grows, with the rows that it reserves."""
+        if self.growth is None:
+            return tuple(int(size) for size in self.variable.shape)
+        return (self.growth.capacity, *(int(size) for size in self.variable.shape[1:]))
+
     @property
     def rows(self) -> int:
-        return int(self.variable.shape[0])
+        """How many there are now."""
+        return self.shape[0] if self.growth is None else self.growth.in_use()
 
     @property
     def nbytes(self) -> int:
-        return int(self.variable.shape.num_elements()) * int(self.variable.dtype.size)
+        return self.rows * math.prod(self.shape[1:]) * int(self.variable.dtype.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +119,15 @@ def refuse_duplicate_keys(keys: Iterable[str]) -> None:
 
 def refuse_foreign_slots(table: Table) -> None:
     for slot in table.slots:
-        if slot.rows != table.rows:
+        slot_rows, table_rows = slot.shape[0], table.values.shape[0]
+        if slot_rows == table_rows and slot.growth is not table.values.growth:
             raise ConfigurationError(
-                f"slot {slot.key!r} has {counted(slot.rows, 'row')}, its table {table.key!r} has {table.rows}",
+                f"table {table.key!r} has no fixed vocabulary, and slot {slot.key!r} does not grow with it",
+                hint="use an optimizer of hotdelta.keras",
+            )
+        if slot_rows != table_rows:
+            raise ConfigurationError(
+                f"slot {slot.key!r} has {counted(slot_rows, 'row')}, its table {table.key!r} has {table_rows}",
                 hint="list only slots with one row for each row of the table; all else is an other variable",
             )
 

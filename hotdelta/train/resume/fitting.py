@@ -12,6 +12,8 @@ from hotdelta.train.model.variables import ModelVariables, OtherVariable, RowVar
 from hotdelta.train.resume.trainer_state import TrainerState
 from hotdelta.train.tables.row_values import Array
 
+SLICE_BYTES = 16 * 1024 * 1024
+
 
 def check_fits(reader: StateReader, variables: ModelVariables) -> None:
     """Raises ModelMismatchError, which has a line for everything that does not fit."""
@@ -35,7 +37,12 @@ def check_fits(reader: StateReader, variables: ModelVariables) -> None:
 def find_misfits(reader: StateReader, variables: ModelVariables) -> list[str]:
     """One line for each variable of the model that the checkpoint lacks, or has with another shape or dtype."""
     saved = reader.newest_keys()
-    return [line for item in variables.everything() if (line := _problem(reader, item, saved))]
+    owners = {item.key: table.key for table in variables.tables for item in table.row_variables}
+    return [
+        line
+        for item in variables.everything()
+        if (line := _problem(reader, item, saved, owner=owners.get(item.key, "")))
+    ]
 
 
 def read_trainer_state(reader: StateReader) -> TrainerState:
@@ -56,19 +63,35 @@ def read_value(reader: StateReader, item: RowVariable | OtherVariable, *, owner:
     return reader.value(item.key, owner=owner, dtype=item.variable.dtype.as_numpy_dtype)
 
 
+def read_slices(reader: StateReader, item: RowVariable, *, owner: str) -> Iterator[tuple[int, Array]]:
+    """The same of a variable that grows, in pieces: (first row, rows)."""
+    dtype = item.variable.dtype.as_numpy_dtype
+    return reader.slices(item.key, SLICE_BYTES, owner=owner, dtype=dtype)
+
+
 def read_table(reader: StateReader, table: Table) -> Iterator[tuple[RowVariable, Array]]:
     """Each row variable of the table with its value, one at a time (they are large)."""
     for item in table.row_variables:
         yield item, read_value(reader, item, owner=table.key)
 
 
-def _problem(reader: StateReader, item: RowVariable | OtherVariable, saved: Collection[str]) -> str | None:
+def _problem(
+    reader: StateReader, item: RowVariable | OtherVariable, saved: Collection[str], *, owner: str
+) -> str | None:
     if item.key not in saved:
         return f"{item.key}: the model has it with shape {_show(item.shape)}, the checkpoint does not have it"
-    found = reader.type_of(item.key)
+    found = reader.type_of(item.key, owner=owner)
     if found is None:
         return f"{item.key}: no link of the checkpoint has all of it"
-    if found.shape != item.shape:
+    if isinstance(item, RowVariable) and item.growth is not None:
+        if found.shape[0] > item.shape[0]:
+            return (
+                f"{item.key}: {found.shape[0]} rows in the checkpoint, room for {item.shape[0]} in the model"
+            )
+        if found.shape[1:] != item.shape[1:]:
+            model, checkpoint = _show(item.shape[1:]), _show(found.shape[1:])
+            return f"{item.key}: rows of {model} in the model, of {checkpoint} in the checkpoint"
+    elif found.shape != item.shape:
         return f"{item.key}: shape {_show(item.shape)} in the model, {_show(found.shape)} in the checkpoint"
     if found.dtype != item.dtype:
         return f"{item.key}: dtype {item.dtype} in the model, {found.dtype} in the checkpoint"

@@ -12,9 +12,10 @@ from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.logs import event
 from hotdelta.train.model.variables import ModelVariables, Table
-from hotdelta.train.resume.fitting import check_fits, read_trainer_state, read_value
+from hotdelta.train.resume.fitting import check_fits, read_slices, read_trainer_state, read_value
 from hotdelta.train.resume.server_reading import ServerReading
 from hotdelta.train.resume.trainer_state import TrainerState
+from hotdelta.train.tables.growth import write_first_rows
 from hotdelta.train.tables.row_values import write_whole
 
 logger = logging.getLogger(__name__)
@@ -79,10 +80,15 @@ def load_variables(
     read = _read_by_servers(reader, [table for table in variables.tables if table.key in on_servers])
     for table in variables.tables:
         for item in table.row_variables:
-            if item.key not in read:
+            if item.growth is not None:
+                write_first_rows(item.variable, read_slices(reader, item, owner=table.key))
+            elif item.key not in read:
                 write_whole(item.variable, read_value(reader, item, owner=table.key))
     for other in variables.others:
         write_whole(other.variable, read_value(reader, other))
+    for table in variables.tables:
+        if table.values.growth is not None:
+            table.values.growth.set_filled()
 
 
 def _read_by_servers(reader: StateReader, tables: Sequence[Table]) -> set[str]:

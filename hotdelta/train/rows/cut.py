@@ -14,13 +14,14 @@ from hotdelta.train.tables.server_rows import ServerRows
 class RowBlock:
     """Changed rows of one row variable. A slot that changed in the same rows as its table shares the table's ids.
 
-    Rows that parameter servers are to write stay on the servers.
+    Rows that parameter servers are to write stay on the servers. `rows_in_use`: of a variable that grows.
     """
 
     variable: RowVariable
     ids: Ids
     rows: Array | ServerRows
     shares_ids_of: str | None = None
+    rows_in_use: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

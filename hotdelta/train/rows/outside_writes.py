@@ -82,7 +82,8 @@ def graphs_around(graph: tf.Graph) -> list[tf.Graph]:
     return found
 
 
-def _tell_of_all(variable: tf.Variable, written: Sequence[Any]) -> None:
+def tell_of_all(variable: tf.Variable, written: Sequence[Any]) -> None:
+    """Report a write after which any row may be another one."""
     with tf.control_dependencies(written):
         for watcher in _watchers(variable):
             watcher.on_write()
@@ -117,7 +118,7 @@ def _telling_of_rows(method: Callable[..., Any], variable: tf.Variable) -> Calla
         if isinstance(sparse_delta, tf.IndexedSlices):
             tell_of_rows(variable, _operations(result), tf.convert_to_tensor(sparse_delta.indices))
         else:  # one for each replica
-            _tell_of_all(variable, _operations(result))
+            tell_of_all(variable, _operations(result))
         return result
 
     return write
@@ -127,7 +128,7 @@ def _telling_of_all(method: Callable[..., Any], variable: tf.Variable) -> Callab
     @functools.wraps(method)
     def write(*arguments: Any, **options: Any) -> Any:
         result = method(*arguments, **options)
-        _tell_of_all(variable, _operations(result))
+        tell_of_all(variable, _operations(result))
         return result
 
     return write

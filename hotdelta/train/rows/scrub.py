@@ -34,12 +34,21 @@ class RowHashes:
         self._hashes[first : first + len(rows)] = hash_rows(rows)
 
     def remember(self, ids: Ids, rows: Array) -> None:
+        if len(ids):
+            self._make_room(int(ids[-1]) + 1)
         self._hashes[ids] = hash_rows(rows)
 
     def moved(self, first: int, rows: Array) -> Ids:
         """Ids of rows in the slice that are not as they were last saved."""
+        self._make_room(first + len(rows))
         differs = self._hashes[first : first + len(rows)] != hash_rows(rows)
         return np.flatnonzero(differs).astype(np.int64) + first
+
+    def _make_room(self, rows: int) -> None:
+        """A table may have grown."""
+        if rows > len(self._hashes):
+            more = np.zeros(2 * rows - len(self._hashes), np.uint64)
+            self._hashes = np.concatenate([self._hashes, more])
 
 
 def hash_rows(rows: Array) -> Hashes:
@@ -68,7 +77,7 @@ class Scrub:
         """What the tables hold now is what is on disk, or will be written whole."""
         self._every_saves = every_saves
         self._turn = 0
-        self._rows = {tracker.table.key: tracker.table.rows for tracker in tables} if every_saves else {}
+        self._tables = {tracker.table.key: tracker.table for tracker in tables} if every_saves else {}
         self._hashes: dict[str, RowHashes] = {}
         for tracker in tables if every_saves else ():
             for item in tracker.table.row_variables:
@@ -78,7 +87,7 @@ class Scrub:
 
     def forget(self, table: Table) -> None:
         """Stop checking a table that is compared from now on: comparing finds everything."""
-        self._rows.pop(table.key, None)
+        self._tables.pop(table.key, None)
         for item in table.row_variables:
             self._hashes.pop(item.key, None)
 
@@ -92,7 +101,8 @@ class Scrub:
         turn, self._turn = self._turn % self._every_saves, self._turn + 1
         slices = []
         for block in blocks:
-            rows = self._rows.get(block.shares_ids_of or block.variable.key, 0)
+            table = self._tables.get(block.shares_ids_of or block.variable.key)
+            rows = 0 if table is None else table.rows
             first, end = rows * turn // self._every_saves, rows * (turn + 1) // self._every_saves
             if end > first:
                 values = read_slice(block.variable.variable, first, end - first)

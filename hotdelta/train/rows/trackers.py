@@ -24,8 +24,8 @@ from hotdelta.train.rows.trace_check import inspect_trace
 from hotdelta.train.rows.tracking import ChangedTable, TableTracker, TouchedTable
 from hotdelta.train.tables.replicas import refuse_differing
 from hotdelta.train.tables.row_values import Array
-from hotdelta.train.tables.sharded import ShardedTouchedRows, shards_of
-from hotdelta.train.tables.touched import AnyTouchedRows
+from hotdelta.train.tables.sharded import ShardedTouchedRows, parts_of
+from hotdelta.train.tables.touched import AnyTouchedRows, GrowingTouchedRows
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class Trackers:
         return (ServerChangedTable if is_on_servers else ChangedTable)(table, unsaved=unsaved)
 
     def _touched_table(self, table: Table, recorder: AnyTouchedRows, unsaved: frozenset[str]) -> TouchedTable:
+        if isinstance(recorder, GrowingTouchedRows):
+            recorder.fit()
         for variable, part in _recorded_parts(table, recorder):
             self._told_others.update(functions_that_told(variable))
             self._outside.watch(variable, part.record_all, part.record)
@@ -132,10 +134,14 @@ class Trackers:
 
     def records(self, cut: Cut) -> dict[str, TableRecord]:
         """What the manifest says about each table."""
-        rows = {block.variable.key: len(block.ids) for block in cut.blocks}
+        blocks = {block.variable.key: block for block in cut.blocks}
         return {
             key: TableRecord(
-                tracker.table.values.shape, tracker.table.values.dtype, tracker.mode, rows.get(key, 0)
+                tracker.table.values.shape,
+                tracker.table.values.dtype,
+                tracker.mode,
+                len(blocks[key].ids),
+                rows_in_use=blocks[key].rows_in_use,
             )
             for key, tracker in self.tables.items()
         }
@@ -215,16 +221,15 @@ def _recorded_parts(table: Table, recorder: AnyTouchedRows) -> Iterator[tuple[tf
     """Every variable that can be written to, with what records its rows: of a sharded table, each shard."""
     parts = recorder.parts if isinstance(recorder, ShardedTouchedRows) else (recorder,)
     for item in table.row_variables:
-        for shard, part in zip(shards_of(item.variable), parts, strict=True):
-            yield shard.variable, part
+        yield from zip(parts_of(item.variable), parts, strict=True)
 
 
 def _variables_by_key(table: Table) -> dict[str, tf.Variable]:
     """What a graph can write to: of a sharded variable, each shard."""
     watched = {}
     for item in table.row_variables:
-        for number, shard in enumerate(shards_of(item.variable)):
-            watched[item.key if number == 0 else f"{item.key} (shard {number})"] = shard.variable
+        for number, variable in enumerate(parts_of(item.variable)):
+            watched[item.key if number == 0 else f"{item.key} (shard {number})"] = variable
     return watched
 
 

@@ -85,8 +85,11 @@ class TouchedTable:
         self.table = table
         self.touched = touched
         self._unsaved = set(unsaved)
+        # Before the scrub remembers what they hold, and a full reads it.
+        self._fill_slots()
 
     def take(self) -> list[RowBlock]:
+        self._fill_slots()
         ids = self.touched.take()
         if self.table.key in self._unsaved:
             ids = _all_rows(self.table.values)
@@ -94,13 +97,18 @@ class TouchedTable:
         self._unsaved.clear()
         return blocks
 
+    def _fill_slots(self) -> None:
+        if self.table.values.growth is not None:
+            self.table.values.growth.fill_slots()
+
     def _block(self, item: RowVariable, ids: Ids) -> RowBlock:
+        in_use = None if item.growth is None else item.rows
         if item is self.table.values:
-            return RowBlock(item, ids, self._gather(item, ids))
+            return RowBlock(item, ids, self._gather(item, ids), rows_in_use=in_use)
         if item.key in self._unsaved and self.table.key not in self._unsaved:
             everything = _all_rows(item)
-            return RowBlock(item, everything, self._gather(item, everything))
-        return RowBlock(item, ids, self._gather(item, ids), shares_ids_of=self.table.key)
+            return RowBlock(item, everything, self._gather(item, everything), rows_in_use=in_use)
+        return RowBlock(item, ids, self._gather(item, ids), shares_ids_of=self.table.key, rows_in_use=in_use)
 
     def _gather(self, item: RowVariable, ids: Ids) -> Array | ServerRows:
         return gather_rows(item.variable, ids)

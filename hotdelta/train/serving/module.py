@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from hotdelta import signatures as contract
-from hotdelta.chain.format.schema import Schema, VariableSpec
+from hotdelta.chain.format.schema import KeyTable, Schema, VariableSpec
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.model.id_rules import IdRule
 from hotdelta.train.serving.trace import Signature, retrace
+from hotdelta.train.tables.growth import growth_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,12 @@ class ServingModule:
     root: tf.Module
     variables: tuple[tf.Variable, ...]
     signatures: Mapping[str, Signature]
+
+    @property
+    def unknown_keys(self) -> Sequence[tf.Variable]:
+        """What counts unknown keys, for each key table of the schema."""
+        found: Sequence[tf.Variable] = getattr(self.root, contract.UNKNOWN_KEYS_ATTRIBUTE, ())
+        return found
 
 
 def trace_module(
@@ -57,12 +64,17 @@ def assemble_module(
     table_keys = set(tables)
     schema = Schema(
         variables=tuple(_describe(key, variable, key in table_keys) for key, variable in used.items()),
+        key_tables=tuple(_key_tables(used)),
         signatures={name: signature.spec for name, signature in signatures.items()},
         vocabularies={key: rule.saved.digest for key, rule in (id_rules or {}).items()},
     )
     root = tf.Module(name="hotdelta_serving")
     root.hotdelta_variables = list(used.values())
     root.hotdelta_resources = list(resources)
+    if schema.key_tables:
+        growths = (growth_of(used[table.rows]) for table in schema.key_tables)
+        counters = [growth.unknown for growth in growths if growth is not None]
+        setattr(root, contract.UNKNOWN_KEYS_ATTRIBUTE, counters)
     return ServingModule(root, tuple(used.values()), dict(signatures)), schema
 
 
@@ -89,7 +101,20 @@ def _used_variables(signatures: Mapping[str, Signature], keys: Mapping[int, str]
     return dict(sorted(used.items()))
 
 
+def _key_tables(used: Mapping[str, tf.Variable]) -> Iterator[KeyTable]:
+    """Which of the variables belong together as a table with keys."""
+    keys = {id(variable): key for key, variable in used.items()}
+    for key, variable in used.items():
+        growth = growth_of(variable)
+        if growth is not None and growth.index is not None:
+            yield KeyTable(rows=key, index=keys[id(growth.index)], counts=keys[id(growth.counts)])
+
+
 def _describe(key: str, variable: tf.Variable, is_table: bool) -> VariableSpec:
+    growth = growth_of(variable)
+    if growth is not None:
+        shape = (growth.capacity, *(int(size) for size in variable.shape[1:]))
+        return VariableSpec(key, shape, variable.dtype.name, is_table=True)
     if not variable.shape.is_fully_defined():
         raise ConfigurationError(
             f"variable {key!r} has the unknown shape {variable.shape}", hint="give it a shape"

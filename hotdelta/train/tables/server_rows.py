@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hotdelta.train.servers.fetching import fetch, here
-from hotdelta.train.tables.sharded import Shard, asking_servers, is_remote, shards_of
+from hotdelta.train.tables.sharded import Shard, asking_servers, is_remote, parts_of, shards_of
 from hotdelta.train.tables.touched import Ids
 
 
@@ -31,7 +31,7 @@ class ServerRows:
 
 
 def is_on_servers(variable: Any) -> bool:
-    return all(is_remote(shard.variable) for shard in shards_of(variable))
+    return all(is_remote(part) for part in parts_of(variable))
 
 
 def gather_on_servers(variable: Any, ids: Ids) -> ServerRows:

@@ -13,8 +13,11 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
 from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.servers.fetching import fetch
+from hotdelta.train.tables.growth import Growth
 
 Ids = NDArray[np.int64]
+
+_MORE_FLAGS = 4096
 
 
 class AnyTouchedRows(Protocol):
@@ -57,6 +60,8 @@ class TouchedRows:
     disturb each other.
     """
 
+    can_grow = False
+
     def __init__(self, rows: int, *, name: str) -> None:
         if rows < 1:
             raise ConfigurationError(
@@ -66,7 +71,7 @@ class TouchedRows:
         self.name = name
         self.is_abandoned = False
         with tf.init_scope():
-            self._flags = _flags([rows], f"{name}_touched_rows")
+            self._flags = _flags([rows], f"{name}_touched_rows", can_grow=self.can_grow)
             self._all = _flags([], f"{name}_touched_all")
             # Captured by graphs, not made in them: a constant made under control dependencies would wait in place of
             # the operation that it feeds.
@@ -133,9 +138,66 @@ class TouchedRows:
         )
 
 
-def _flags(shape: list[int], name: str) -> tf.Variable:
+class GrowingTouchedRows(TouchedRows):
+    """The same for a table that grows: flags for somewhat more rows than are in use, and one for all rows beyond.
+
+    More flags are made when rows are taken. Whoever records at that moment may find none: when the rows that were
+    taken are given back, because of that or of anything else, all rows count as touched.
+    """
+
+    can_grow = True
+
+    def __init__(self, growth: Growth, *, name: str) -> None:
+        self._growth = growth
+        self._has_grown = False
+        super().__init__(_flags_for(growth.in_use()), name=name)
+
+    def record(self, ids: tf.Tensor) -> None:
+        beyond = tf.cast(tf.raw_ops.VariableShape(input=self._flags.handle)[0] - 1, ids.dtype)
+        super().record(tf.minimum(ids, beyond))
+
+    def take(self) -> Ids:
+        in_use, beyond = self._growth.in_use(), self.rows - 1
+        ids = super().take()
+        self._has_grown = in_use > beyond
+        if self._has_grown:
+            self.rows = _flags_for(in_use)
+            self._flags.assign(tf.zeros([self.rows], tf.int8))
+        return self._known(ids, in_use, beyond)
+
+    def give_back(self, ids: Ids) -> None:
+        if self._has_grown:
+            self.record_all()
+        else:
+            super().give_back(ids)
+
+    def count(self) -> int:
+        in_use = self._growth.in_use()
+        if fetch(self._all.read_value()):
+            return in_use
+        return int(self._known(self._flagged(), in_use, self.rows - 1).size)
+
+    def fit(self) -> None:
+        """Make flags for all rows that are in use. Nobody has recorded anything yet."""
+        self.rows = _flags_for(self._growth.in_use())
+        self._flags.assign(tf.zeros([self.rows], tf.int8))
+
+    def _known(self, ids: Ids, in_use: int, beyond: int) -> Ids:
+        """The ids of flags as those of rows: the last flag stands for all rows from there on."""
+        rows = ids[ids < min(in_use, beyond)]
+        if len(ids) and ids[-1] >= beyond:
+            rows = np.concatenate([rows, np.arange(beyond, in_use, dtype=np.int64)])
+        return rows
+
+
+def _flags_for(rows: int) -> int:
+    return 2 * rows + _MORE_FLAGS
+
+
+def _flags(shape: list[int], name: str, *, can_grow: bool = False) -> tf.Variable:
     """Bytes, not booleans: scattering one value into them takes half the time.
 
     Not made by tf.Variable, which under a tf.distribute strategy would make one copy for each device.
     """
-    return ResourceVariable(tf.zeros(shape, tf.int8), trainable=False, name=name)
+    known = tf.TensorShape([None]) if can_grow else None
+    return ResourceVariable(tf.zeros(shape, tf.int8), trainable=False, name=name, shape=known)

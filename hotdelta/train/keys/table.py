@@ -1,0 +1,213 @@
+"""A table that finds its rows by keys: rows, an index of the keys, and how much of both is in use.
+
+Row 0 belongs to no key: it is what unknown keys read. All three are variables whose rows, or values, are saved as they
+are, so that whoever has the saved values has the table.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from hotdelta.chain.format import key_index
+from hotdelta.chain.format.key_index import PLACES
+from hotdelta.errors import ConfigurationError
+from hotdelta.logs import counted
+from hotdelta.tensorflow_internals import ResourceVariable
+from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, KeyIndex, buckets_for
+from hotdelta.train.keys.initial_rows import KeyedRows
+from hotdelta.train.rows.outside_writes import tell_of_all, tell_of_rows
+from hotdelta.train.tables.growth import Growth, growth_of, reserve_variable, write_first_rows
+from hotdelta.train.tables.row_values import read_slice
+
+Array = npt.NDArray[Any]
+
+# With as many rows the numbers of buckets still fit the halves of a fingerprint.
+MOST_ROWS = 10**9
+_SLICE_ROWS = 1 << 18
+# Keys that come all at once are placed without moving any, which takes more room.
+_BULK_LOAD = 0.45
+
+
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What a table is made with. `default`: what unknown keys read; None: what their first row would be."""
+
+    width: int
+    max_rows: int
+    initial: KeyedRows
+    default: tuple[float, ...] | None
+    dtype: tf.DType = tf.float32
+
+    @property
+    def capacity(self) -> int:
+        """With the row of unknown keys."""
+        return self.max_rows + 1
+
+    @property
+    def max_buckets(self) -> int:
+        return buckets_for(self.max_rows)
+
+    @property
+    def bucket_columns(self) -> int:
+        return key_index.BUCKET_COLUMNS
+
+    @property
+    def first_counts(self) -> Array:
+        return np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
+
+    def make_rows(self, counts: tf.Variable, *, name: str) -> tf.Variable:
+        default = self.default or (0.0,) * self.width
+        first = np.array([default], self.dtype.as_numpy_dtype)
+        return _started(first, self.capacity, Growth(self.capacity, counts, ROWS), name=name, trainable=True)
+
+    def make_index(self, counts: tf.Variable, *, name: str) -> tf.Variable:
+        first, most = np.zeros((FEWEST_BUCKETS, self.bucket_columns), np.int64), self.max_buckets
+        return _started(first, most, Growth(most, counts, BUCKETS), name=name, trainable=False)
+
+
+class KeyedTable:
+    """Look-ups in one table, over the three variables that it is made of."""
+
+    def __init__(
+        self, settings: TableSettings, *, rows: tf.Variable, index: tf.Variable, counts: tf.Variable
+    ) -> None:
+        self.settings = settings
+        self.rows = rows
+        self.counts = counts
+        self.index = KeyIndex(
+            index, counts, most_rows=settings.capacity, most_buckets=_growth(index).capacity
+        )
+        with tf.init_scope():
+            self._unknown = ResourceVariable(tf.zeros([], tf.int64), trainable=False, name="unknown_keys")
+        _growth(rows).keyed_by(index, self._unknown)
+
+    @tf.autograph.experimental.do_not_convert
+    def look_up(self, keys: tf.Tensor, *, is_training: bool) -> tf.Tensor:
+        """A row of values for each key of a vector, in a graph or eagerly. In training new keys get rows."""
+        if is_training:
+            unique, positions = tf.unique(keys)
+            numbers = tf.gather(self.index.find_or_insert(unique, self._write_first_rows), positions)
+        else:
+            numbers = self.index.find(keys)
+            self._count_unknown(numbers)
+        values = tf.gather(self.rows, numbers)
+        if self.settings.default is not None:
+            return values
+        is_unknown = tf.equal(numbers, 0)
+        return tf.cond(
+            tf.reduce_any(is_unknown),
+            lambda: tf.where(is_unknown[:, tf.newaxis], self._first_rows(keys), values),
+            lambda: values,
+        )
+
+    def _count_unknown(self, numbers: tf.Tensor) -> None:
+        count = tf.reduce_sum(tf.cast(tf.equal(numbers, 0), tf.int64))
+        tf.raw_ops.AssignAddVariableOp(resource=self._unknown.handle, value=count)
+
+    def items(self) -> tuple[Array, Array]:
+        """Every key and its row, sorted by key. Not for use in a graph."""
+        buckets = read_slice(self.index.buckets, 0, _growth(self.index.buckets).in_use())
+        keys, numbers = key_index.items_of(buckets)
+        order = np.argsort(keys)
+        rows = read_slice(self.rows, 0, _growth(self.rows).in_use())
+        return keys[order], rows[numbers[order]]
+
+    def assign(self, keys: Any, rows: Any) -> None:
+        """Replace all that the table holds by these keys and rows. Slots of optimizers begin anew.
+
+        What was in use stays in use, because servers take a table that shrinks for damage: rows without a key.
+        Raises ConfigurationError; then nothing was changed.
+        """
+        keys, rows = self._checked(keys, rows)
+        growth, index_growth = _growth(self.rows), _growth(self.index.buckets)
+        buckets = _placed(keys, least=index_growth.in_use(), most=index_growth.capacity)
+        write_first_rows(self.rows, _slices(rows, first=1))
+        write_first_rows(self.index.buckets, _slices(buckets, first=0))
+        in_use = max(growth.in_use(), len(keys) + 1)
+        self.counts.assign([in_use, len(buckets), key_index.mask_of(len(buckets))])
+        growth.refill_slots()
+        tell_of_all(self.rows, ())
+        tell_of_all(self.index.buckets, ())
+
+    def _checked(self, keys: Any, rows: Any) -> tuple[Array, Array]:
+        keys = np.asarray(keys) if len(keys) else np.empty(0, np.int64)
+        rows = np.asarray(rows, self.settings.dtype.as_numpy_dtype)
+        if keys.ndim != 1 or keys.dtype.kind not in "iu" or len(np.unique(keys)) != len(keys):
+            raise ConfigurationError(
+                f"keys are {keys.dtype}{list(keys.shape)}", hint="give a vector of different whole numbers"
+            )
+        if rows.shape != (len(keys), self.settings.width):
+            raise ConfigurationError(
+                f"rows are {list(rows.shape)} for {counted(len(keys), 'key')}",
+                hint=f"give [{len(keys)}, {self.settings.width}]: a row for each key",
+            )
+        if len(keys) > self.settings.max_rows:
+            raise ConfigurationError(
+                f"{counted(len(keys), 'key')} for a table of at most {counted(self.settings.max_rows, 'row')}",
+                hint="raise max_rows",
+            )
+        return keys.astype(np.int64), rows
+
+    def _write_first_rows(self, numbers: tf.Tensor, keys: tf.Tensor) -> list[Any]:
+        written = tf.raw_ops.ResourceScatterUpdate(
+            resource=self.rows.handle, indices=numbers, updates=self._first_rows(keys)
+        )
+        operations = [] if written is None else [written]
+        tell_of_rows(self.rows, operations, numbers)
+        return operations
+
+    def _first_rows(self, keys: tf.Tensor) -> tf.Tensor:
+        return tf.cast(self.settings.initial.rows(keys, self.settings.width), self.settings.dtype)
+
+
+def _started(first: Array, capacity: int, growth: Growth, *, name: str, trainable: bool) -> tf.Variable:
+    if tf.distribute.has_strategy():
+        strategy = type(tf.distribute.get_strategy()).__name__
+        raise ConfigurationError(
+            f"a table without a fixed vocabulary is not made under {strategy}",
+            hint="make the model outside of strategy.scope(), or use hotdelta.keras.Embedding",
+        )
+    dtype = tf.as_dtype(first.dtype)
+    try:
+        variable = reserve_variable(capacity, first.shape[1:], dtype, name=name, trainable=trainable)
+    except tf.errors.ResourceExhaustedError as error:
+        gigabytes = capacity * first[0].nbytes / 1e9
+        raise ConfigurationError(
+            f"the system does not reserve {gigabytes:.0f} GB of address space for {name}",
+            hint="lower max_rows, or allow it: sysctl vm.overcommit_memory=1",
+        ) from error
+    write_first_rows(variable, iter([(0, first)]))
+    growth.own(variable)
+    return variable
+
+
+def _growth(variable: tf.Variable) -> Growth:
+    growth = growth_of(variable)
+    if growth is None:
+        raise ValueError(f"{variable.name} does not grow")
+    return growth
+
+
+def _placed(keys: Array, *, least: int, most: int) -> Array:
+    """The index of some keys, which have the rows from 1 on, with as many buckets as it needs."""
+    count = max(least, math.ceil(len(keys) / (PLACES * _BULK_LOAD)))
+    while True:
+        try:
+            return key_index.place_keys(keys, np.arange(1, len(keys) + 1), min(count, most))
+        except key_index.BucketsFullError as error:
+            if count >= most:
+                raise ConfigurationError(
+                    "the index has no room for these keys", hint="raise max_rows"
+                ) from error
+            count += count // 4
+
+
+def _slices(rows: Array, *, first: int) -> Any:
+    for start in range(0, len(rows), _SLICE_ROWS):
+        yield first + start, rows[start : start + _SLICE_ROWS]
