@@ -130,6 +130,12 @@ def _exportable(source: Source, options: ExportOptions) -> Source:
         raise ConfigurationError(
             f"{source.description} has no signatures, so nobody could ask it", hint="name at least one"
         )
+    if source.state is None and source.schema.key_tables:
+        table = source.schema.key_tables[0].rows
+        raise ConfigurationError(
+            f"table {table!r} has no fixed vocabulary, and {source.description} is in memory",
+            hint="train it with hotdelta.keras.DeltaCheckpoint or hotdelta.train.DeltaWriter, and export its directory",
+        )
     if options.save_incr_model and not source.schema.tables:
         raise _nothing_incremental(source)
     allowed = options.allow_whole_table_reads

@@ -23,13 +23,19 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """One digest for each `chunk_rows` rows; of a variable that is no table, one for all of it."""
+    """One digest for each `chunk_rows` rows; of a variable that is no table, one for all of it.
+
+    `rows`: how many a table has; a growing one has those that are in use.
+    """
 
     chunk_rows: int
     digests: tuple[bytes, ...]
+    rows: int = 0
 
     def difference(self, other: Fingerprint) -> str | None:
         """Where the first difference is, in words."""
+        if self.rows != other.rows:
+            return f"{other.rows} rows, and not {self.rows}"
         for index, (mine, theirs) in enumerate(zip(self.digests, other.digests, strict=True)):
             if mine != theirs:
                 start = index * self.chunk_rows
@@ -48,11 +54,13 @@ class Fingerprinting:
         self._digests: list[bytes] = []
         self._hasher = _new_hasher()
         self._rows_hashed = 0
+        self._rows = 0
 
     def add(self, values: Array) -> None:
         if not self._chunk_rows:
             self._hash(values)
             return
+        self._rows += len(values)
         while len(values):
             room = self._chunk_rows - self._rows_hashed
             self._hash(values[:room])
@@ -65,7 +73,7 @@ class Fingerprinting:
         """The fingerprint. Call it after the last slice."""
         if self._rows_hashed or not self._chunk_rows:
             self._close()
-        return Fingerprint(self._chunk_rows, tuple(self._digests))
+        return Fingerprint(self._chunk_rows, tuple(self._digests), self._rows)
 
     def _hash(self, values: Array) -> None:
         self._hasher.update(flat_bytes(values).data)

@@ -61,6 +61,8 @@ class Source:
         """Let the variables hold nothing: they are saved without values, which are written from the chain."""
         for variable in self.module.variables:
             empty_variable(variable)
+        for counter in self.module.unknown_keys:
+            counter.assign(0)
 
 
 def source_of(

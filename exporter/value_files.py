@@ -29,16 +29,17 @@ _FOLDER, _PREFIX, _VALUES_PREFIX = "variables", "variables", "values"
 def write_values(directory: Path, schema: Schema, state: ChainState) -> Fingerprints:
     """Put the values of all variables into a SavedModel whose variables were saved empty.
 
-    Returns what was read, for comparing it with what can be loaded. Raises CommitError when the disk fails.
+    Of a growing table those are the rows in use. Returns what was read, for comparing it with what can be loaded.
+    Raises CommitError when the disk fails.
     """
-    folder, disk = directory / _FOLDER, Disk()
+    folder, disk, reader = directory / _FOLDER, Disk(), StateReader(state)
     layouts = [
-        TensorLayout(checkpoint_key(index), spec.dtype, spec.shape, shard=0)
+        TensorLayout(checkpoint_key(index), spec.dtype, state.newest.shape_of(spec), shard=0)
         for index, spec in enumerate(schema.variables)
     ]
     writer = BundleWriter(folder, _VALUES_PREFIX, layouts, shard_roles=[names.ROLE_SERVING], disk=disk)
     try:
-        found = _copy_values(schema, layouts, StateReader(state), writer)
+        found = _copy_values(schema, layouts, reader, writer)
         values = writer.finish()
     except BaseException:
         writer.abandon()
@@ -66,7 +67,7 @@ def _copy_values(
         passing = Fingerprinting(spec)
         for first_row, values in reader.slices(spec.key, SLICE_BYTES):
             passing.add(values)
-            if values.shape == spec.shape:
+            if values.shape == layout.shape:
                 writer.write(layout.name, values)
             else:
                 writer.write_rows(layout.name, first_row, values)

@@ -90,7 +90,10 @@ class IncrementalSignatures:
 
     def _restore_incremental(self, prefix: tf.Tensor) -> Mapping[str, tf.Tensor]:
         checks, update = self._check(update_tensors.read_update(self._schema, prefix))
-        with tf.control_dependencies(update_tensors.prefix_asserts(prefix) + checks):
+        checks = [*update_tensors.prefix_asserts(prefix), *checks]
+        with tf.control_dependencies(checks):
+            reserved = self._live.reserve()
+        with tf.control_dependencies([*checks, *reserved]):
             written = self._live.write_update(self._live.fill_unchanged(update))
             with tf.control_dependencies(written):
                 written += self._staging.empty()
@@ -112,6 +115,8 @@ class IncrementalSignatures:
     def _stage(self, read: UpdateTensors, shape: Any) -> Mapping[str, tf.Tensor]:
         checks, update = self._check(read)
         with tf.control_dependencies(checks):
+            reserved = self._live.reserve()
+        with tf.control_dependencies([*checks, *reserved]):
             written = self._staging.write(self._live.fill_unchanged(update), update.value_counts())
         return report(update.identity, update.step, update.num_rows(), written=written, shape=shape)
 

@@ -12,7 +12,7 @@ from exporter.signatures.update_tensors import UpdateTensors
 from hotdelta import signatures as contract
 from hotdelta.chain.format import names
 from hotdelta.chain.format.position import IDENTITY_LENGTH
-from hotdelta.chain.format.schema import Schema
+from hotdelta.chain.format.schema import Schema, VariableSpec
 from hotdelta.train.serving.module import ServingModule
 from hotdelta.train.serving.trace import Signature, trace_signature
 
@@ -33,6 +33,7 @@ class ExportedVariables(tf.Module):
         super().__init__(name="hotdelta_live_model")
         self.serving = serving.root
         self.hotdelta_variables = list(serving.variables)
+        self.unknown_keys = list(serving.unknown_keys)
         self.live_identity = tf.Variable(
             tf.zeros([IDENTITY_LENGTH], tf.int64), trainable=False, name="hotdelta_identity"
         )
@@ -67,6 +68,15 @@ class ExportedVariables(tf.Module):
 
         return self.write(update.identity, update.step, writes)
 
+    def reserve(self) -> list[tf.Operation]:
+        """Give tables that grow the room for all rows that they may ever have, where they hold the rows in use alone.
+
+        Whoever looks rows up meanwhile finds the same ones before and after.
+        """
+        capacities = {spec.key: spec.shape[0] for spec in self._schema.tables}
+        growing = sorted(self._schema.growing)
+        return [_reserve(self.variable(key), capacities[key]) for key in growing]
+
     def fill_unchanged(self, update: UpdateTensors) -> UpdateTensors:
         """The same update with the present value for every value that the delta left out.
 
@@ -74,6 +84,19 @@ class ExportedVariables(tf.Module):
         """
         values = {key: _value_or_live(self.variable(key), value) for key, value in update.values.items()}
         return UpdateTensors(update.ids, update.rows, values, update.identity, update.step)
+
+
+def _reserve(variable: tf.Variable, capacity: int) -> tf.Operation:
+    rows = tf.raw_ops.VariableShape(input=variable.handle, out_type=tf.int64)[0]
+
+    def reserve() -> tf.Tensor:
+        held = variable.read_value()
+        room = tf.raw_ops.Empty(shape=[capacity, *variable.shape[1:]], dtype=variable.dtype, init=False)
+        with_rows = tf.tensor_scatter_nd_update(room, tf.range(rows)[:, tf.newaxis], held)
+        with tf.control_dependencies([assign(variable, with_rows)]):
+            return tf.identity(rows)
+
+    return tf.cond(rows < capacity, reserve, lambda: tf.identity(rows)).op
 
 
 def _value_or_live(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
@@ -99,6 +122,11 @@ class FullSignatures:
         return {
             contract.RESTORE_FULL: trace_signature(lambda fed: self._restore_full(*fed), [PREFIX_SPEC]),
             contract.IDENTITY: trace_signature(lambda _: self._identity(), []),
+            **(
+                {contract.KEY_COUNTS: trace_signature(lambda _: self._key_counts(), [])}
+                if self._schema.key_tables
+                else {}
+            ),
         }
 
     def _restore_full(self, prefix: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -108,7 +136,7 @@ class FullSignatures:
         *values, identity, step = update_tensors.read_tensors(prefix, tensor_names, dtypes)
         identity, step = update_tensors.check_stamp(identity, step)
         values = [
-            update_tensors.check_shape(spec.key, value, spec.shape)
+            update_tensors.check_shape(spec.key, value, self._stored_shape(spec))
             for spec, value in zip(specs, values, strict=True)
         ]
         checks = [*update_tensors.prefix_asserts(prefix), *values, identity, step]
@@ -119,13 +147,31 @@ class FullSignatures:
 
         with tf.control_dependencies(checks):
             written = self._live.write(identity, step, writes) + self._empty_staging()
-        rows = tf.constant(sum(table.shape[0] for table in self._schema.tables), tf.int64)
+        counts = [
+            tf.shape(value, out_type=tf.int64)[0]
+            for spec, value in zip(specs, values, strict=True)
+            if spec.is_table
+        ]
+        rows = tf.add_n(counts) if counts else tf.zeros([], tf.int64)
         return report(identity, step, rows, written=written, shape=tf.shape(prefix))
+
+    def _stored_shape(self, spec: VariableSpec) -> tuple[int | None, ...]:
+        """Of a table that grows a full has the rows in use."""
+        return (None, *spec.shape[1:]) if spec.key in self._schema.growing else spec.shape
 
     def _identity(self) -> Mapping[str, tf.Tensor]:
         return {
             contract.IDENTITY_VALUE: self._live.live_identity.read_value(),
             contract.STEP_VALUE: self._live.live_step.read_value(),
+        }
+
+    def _key_counts(self) -> Mapping[str, tf.Tensor]:
+        pairs = zip(self._schema.key_tables, self._live.unknown_keys, strict=True)
+        return {
+            table.rows: tf.concat(
+                [self._live.variable(table.counts).read_value()[:2], unknown.read_value()[tf.newaxis]], axis=0
+            )
+            for table, unknown in pairs
         }
 
 

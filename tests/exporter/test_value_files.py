@@ -171,6 +171,7 @@ def measure_growth(directory: Path, rows: int) -> float:
     return (peaks[1] - peaks[0]) / (rows * COLUMNS * 4)
 
 
+@pytest.mark.soak  # benchmarks.export measures it, too
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells of the peak")
 def test_an_export_takes_the_memory_of_its_tables_once(tmp_path: Path) -> None:
     rows = 1_200_000
