@@ -26,6 +26,7 @@ from loader.follow.watch import make_watch
 from loader.model.gate import Gate
 from loader.model.live_model import LiveModel
 from loader.model.served import Serving, Version
+from loader.model.table_counts import describe_tables
 from loader.orders.commands import CommandQueue
 from loader.orders.operator_desk import OperatorDesk
 from loader.orders.order_book import OrderBook
@@ -241,7 +242,7 @@ class Loader:
             last_lag=served.lag_now(),
             newest_on_disk=observed.newest,
             seconds_behind=max(0.0, self._clocks.wall() - since) if since is not None else 0.0,
-            tables=metadata.schema.tables,
+            tables=describe_tables(metadata.schema, self._serving.key_counts()),
             pinned=observed.pinned,
             are_orders_kept=self._book.is_kept,
             commits_behind=observed.commits_behind,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hotdelta.chain import Node, Position, SignatureSpec, VariableSpec
+from hotdelta.chain import Node, Position, SignatureSpec
 from loader.lag import Lag
 
 
@@ -48,6 +48,21 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedTable:
+    """A table of the served model. Of one that grows `rows` are those in use, of at most `max_rows`.
+
+    `unknown_keys`: of a table with keys, how many were asked for that it does not have.
+    """
+
+    key: str
+    rows: int
+    dimensions: tuple[int, ...]
+    dtype: str
+    max_rows: int | None = None
+    unknown_keys: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoaderStatus:
     """One moment of a loader. Everything about the served model is None or empty while there is none."""
 
@@ -66,7 +81,7 @@ class LoaderStatus:
     last_lag: Lag | None = None
     newest_on_disk: Position | None = None
     seconds_behind: float = 0.0
-    tables: tuple[VariableSpec, ...] = ()
+    tables: tuple[ServedTable, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
     refused: tuple[RefusedManifest, ...] = ()
     pinned: Position | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 from hotdelta.chain import Manifest, Schema
 from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.errors import DamagedError
+from loader.checks.key_tables import require_sound_full
 from loader.checks.layout import Bundle, check_layout
 from loader.checks.sanity_gate import SanityGate
 from loader.files.commit_files import VerifiedFiles, verify_files
@@ -37,6 +38,7 @@ class Checks:
         try:
             with BundleRows(files.prefix) as bundle:
                 self.layout(bundle, manifest, schema)
+                require_sound_full(bundle, manifest, schema)
         except DamagedError:
             files.close()
             raise

@@ -37,8 +37,11 @@ def check_layout(bundle: Bundle, manifest: Manifest, schema: Schema) -> None:
     layout.require(names.STEP_TENSOR, "int64", ())
     _check_identity(layout, bundle)
     for spec in schema.variables:
+        is_growing = spec.key in schema.growing
+        if is_growing or (spec.is_table and manifest.kind is Kind.DELTA):
+            _check_record(layout, spec, is_growing=is_growing)
         if manifest.kind is Kind.FULL:
-            layout.require(spec.key, spec.dtype, spec.shape)
+            layout.require(spec.key, spec.dtype, manifest.shape_of(spec))
         elif spec.is_table:
             _check_table(layout, spec)
         else:
@@ -61,11 +64,19 @@ def _check_identity(layout: _Layout, bundle: Bundle) -> None:
         raise layout.wrong(f"its files say that they are of step {step}")
 
 
-def _check_table(layout: _Layout, spec: VariableSpec) -> None:
+def _check_record(layout: _Layout, spec: VariableSpec, *, is_growing: bool) -> None:
     record = layout.manifest.tables.get(spec.key)
     if record is None or (record.shape, record.dtype) != (spec.shape, spec.dtype):
         raise layout.wrong(f"its manifest has {spec.key!r} as {record}, the model wants {_show(spec)}")
-    rows = record.rows_changed
+    if (record.rows_in_use is not None) != is_growing:
+        grows = "grows" if is_growing else "does not grow"
+        raise layout.wrong(
+            f"its manifest has {record.rows_in_use} rows of {spec.key!r} in use, which {grows}"
+        )
+
+
+def _check_table(layout: _Layout, spec: VariableSpec) -> None:
+    rows = layout.manifest.tables[spec.key].rows_changed
     layout.require(spec.key + names.IDS_SUFFIX, "int64", (rows,))
     layout.require(spec.key + names.ROWS_SUFFIX, spec.dtype, (rows, *spec.shape[1:]))
 

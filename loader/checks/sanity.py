@@ -73,4 +73,5 @@ def judge_shares(record: TableRecord, limits: SanityLimits, usual: Usual | None 
 
 
 def share_of_rows(record: TableRecord, rows: int) -> float:
-    return rows / record.shape[0] if record.shape[0] else 0.0
+    """Of those in use: a growing table reserves more."""
+    return rows / max(1, record.stored_shape[0])

@@ -74,6 +74,15 @@ def measure_each(stacked: StackedRows) -> list[Figures]:
     return found
 
 
+def without_new(old: Array, rows: Array, is_new: npt.NDArray[np.bool_]) -> Array:
+    """What rows replace, where rows that came into use replace themselves: what lay there before is no value."""
+    if not is_new.any():
+        return old
+    old = np.array(old)
+    old[is_new] = rows[is_new]
+    return old
+
+
 def chunked(new: Array, old: Array | None) -> Iterator[tuple[Array, Array | None]]:
     """Cuts arrays in memory into chunks along their first axis."""
     for start, stop in row_ranges(len(new), rows_per_chunk(new.shape[1:])):

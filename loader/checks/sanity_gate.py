@@ -17,7 +17,8 @@ from hotdelta.errors import SanityError
 from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
 from hotdelta.signature_calls import array_dtype
-from loader.checks.sanity import Figures, Usual, judge_shares, judge_values
+from loader.checks.key_tables import in_use_before, rows_in_use_before
+from loader.checks.sanity import Figures, Usual, judge_shares, judge_values, share_of_rows
 from loader.checks.sanity_figures import (
     StackedRows,
     chunked,
@@ -25,6 +26,7 @@ from loader.checks.sanity_figures import (
     measure,
     measure_each,
     rows_per_chunk,
+    without_new,
 )
 from loader.checks.sanity_statistics import Accepted, KnownUpdates, SanityStatistics
 from loader.files.commit_files import VerifiedFiles
@@ -53,12 +55,16 @@ class SanityGate:
     ) -> Accepted:
         """`before` is the pre-image of the update. Raises SanityError."""
         measured: dict[str, Figures] = {}
+        grown = rows_in_use_before(schema, in_use_before(schema, [update], before)[0])
         for spec in schema.variables:
             name = spec.key + (names.ROWS_SUFFIX if spec.is_table else names.VALUE_SUFFIX)
             rows = update[name]
             if len(rows):
-                figures = measure(chunked(rows, before[name])) if has_figures(rows.dtype) else Figures()
-                measured[spec.key] = _with_share(figures, spec, len(rows))
+                old = before[name]
+                if spec.key in grown:
+                    old = without_new(old, rows, update[spec.key + names.IDS_SUFFIX] >= grown[spec.key])
+                figures = measure(chunked(rows, old)) if has_figures(rows.dtype) else Figures()
+                measured[spec.key] = _with_share(figures, manifest, spec, len(rows))
         return self._judge_delta(manifest, schema, measured, self.statistics)
 
     def check_deltas(
@@ -75,7 +81,8 @@ class SanityGate:
             figures = measure_each(stacked)
             for update, count in enumerate(stacked.counts):
                 if count:
-                    measured[update][spec.key] = _with_share(figures[update], spec, count)
+                    manifest = manifests[update]
+                    measured[update][spec.key] = _with_share(figures[update], manifest, spec, count)
         trial, accepted = self.statistics.copy(), list[Accepted]()
         for manifest, found in zip(manifests, measured, strict=True):
             try:
@@ -92,7 +99,10 @@ class SanityGate:
         """
         manifest, variables = files.manifest, measured_variables(schema)
         with BundleRows(files.prefix, dtype_of=array_dtype) as bundle:
-            measured = [measure(whole_chunks(bundle, spec.key, spec)) for spec in variables]
+            measured = [
+                measure(whole_chunks(bundle, spec.key, replace(spec, shape=manifest.shape_of(spec))))
+                for spec in variables
+            ]
         # Before anything is said of the values: a quarantine would outlast files that are put right again.
         files.require_unchanged()
         judged = zip(variables, measured, strict=True)
@@ -144,8 +154,9 @@ class SanityGate:
         return figures
 
 
-def _with_share(figures: Figures, spec: VariableSpec, rows: int) -> Figures:
-    return replace(figures, touched_share=rows / max(1, spec.shape[0])) if spec.is_table else figures
+def _with_share(figures: Figures, manifest: Manifest, spec: VariableSpec, rows: int) -> Figures:
+    record = manifest.tables.get(spec.key)
+    return replace(figures, touched_share=share_of_rows(record, rows)) if record is not None else figures
 
 
 def _usual(manifest: Manifest, spec: VariableSpec, statistics: SanityStatistics) -> Usual | None:
@@ -168,7 +179,7 @@ def measured_variables(schema: Schema) -> list[VariableSpec]:
 
 
 def whole_chunks(bundle: BundleRows, name: str, spec: VariableSpec) -> Iterator[tuple[Array, Array | None]]:
-    """All of a variable, stored as the tensor `name`, as `measure` takes it."""
+    """All of a variable, stored as the tensor `name`, as `measure` takes it. `spec` has the shape that is stored."""
     if not spec.is_table:
         yield from chunked(bundle.read(name)[None], None)
         return

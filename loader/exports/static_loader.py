@@ -21,6 +21,7 @@ from loader.exports.values import find_bad_values, measure_values, require_limit
 from loader.exports.versions import ExportVersion, ExportWatch
 from loader.model.gate import Gate
 from loader.model.live_model import LiveModel
+from loader.model.table_counts import SeenCounts, describe_tables
 from loader.status import LoaderStatus, State
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class StaticLoader:
         self._sanity = sanity
         self._after_swap = after_swap
         self._gate = Gate()
+        self._counts = SeenCounts(self._gate)
         self._served: _Served | None = None
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotdelta-exports", daemon=True)
@@ -117,8 +119,12 @@ class StaticLoader:
             node=metadata.node,
             step=served.version.step,
             applied_at=served.since,
-            tables=metadata.schema.tables,
+            tables=describe_tables(metadata.schema, self._counts.read(self._find_model)),
         )
+
+    def _find_model(self) -> LiveModel | None:
+        served = self._served
+        return served.model if served is not None else None
 
     def rollback(self, _position: Position) -> NoReturn:
         _refuse()

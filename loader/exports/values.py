@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tensorflow as tf
@@ -36,7 +36,7 @@ def measure_values(path: Path, metadata: ExportMetadata) -> dict[str, Figures]:
     prefix = path / "variables" / "variables"
     with BundleRows(prefix, dtype_of=array_dtype) as bundle:
         return {
-            spec.key: measure(whole_chunks(bundle, tensor, spec))
+            spec.key: measure(whole_chunks(bundle, tensor, _as_stored(bundle, tensor, spec, metadata)))
             for spec, tensor in _stored_variables(prefix, metadata)
         }
 
@@ -77,6 +77,19 @@ def _stored_variables(prefix: Path, metadata: ExportMetadata) -> Iterator[tuple[
                 yield spec, next(item.checkpoint_key for item in stored if item.name == _VALUE)
     except (tf.errors.OpError, RuntimeError, ValueError, LookupError, StopIteration) as error:
         raise ApplyError(f"{prefix} does not show its values: {error!r}", hint="export it again") from error
+
+
+def _as_stored(bundle: BundleRows, tensor: str, spec: VariableSpec, metadata: ExportMetadata) -> VariableSpec:
+    """A growing table is saved with the rows that are in use."""
+    found = bundle.entries.get(tensor)
+    if spec.key not in metadata.schema.growing or found is None:
+        return spec
+    if found.shape[1:] != spec.shape[1:] or not 0 < found.shape[0] <= spec.shape[0]:
+        raise ApplyError(
+            f"{spec.key!r} is stored as {list(found.shape)}, and the model reserves {list(spec.shape)}",
+            hint="export it again",
+        )
+    return replace(spec, shape=found.shape)
 
 
 def _child(graph: TrackableObjectGraph, node: int, name: str) -> int:

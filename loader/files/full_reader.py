@@ -45,7 +45,7 @@ class FullReader:
         """All rows of a table with their ids, so many bytes at a time, in memory that TensorFlow takes as it is."""
         self._require(spec)
         row_bytes = tensor_bytes(spec.dtype, spec.shape[1:])
-        for start, stop in row_ranges(spec.shape[0], rows_within(slice_bytes, row_bytes)):
+        for start, stop in row_ranges(self.manifest.shape_of(spec)[0], rows_within(slice_bytes, row_bytes)):
             memory = aligned((stop - start) * row_bytes)
             yield np.arange(start, stop), self._bundle.read_rows(spec.key, start, stop, buffer=memory)
 
@@ -54,10 +54,10 @@ class FullReader:
         self._files.require_unchanged()
 
     def _require(self, spec: VariableSpec) -> None:
-        entry = self._bundle.entries.get(spec.key)
-        if entry is None or (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
+        entry, shape = self._bundle.entries.get(spec.key), self.manifest.shape_of(spec)
+        if entry is None or (entry.dtype, entry.shape) != (spec.dtype, shape):
             raise DamagedError(
-                f"{self.manifest.prefix} holds {spec.key!r} as {entry}, the model wants {spec.dtype}{spec.shape}",
+                f"{self.manifest.prefix} holds {spec.key!r} as {entry}, the model wants {spec.dtype}{shape}",
                 path=self._files.prefix,
                 position=str(self.manifest.position),
                 hint="wait for the next full",

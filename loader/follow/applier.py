@@ -128,7 +128,7 @@ class Applier:
             self._serving.publish(served)
         before.model.close()
         self.history.clear()
-        rows = sum(table.shape[0] for table in model.metadata.schema.tables)
+        rows = sum(files.manifest.shape_of(table)[0] for table in model.metadata.schema.tables)
         finished = self._finish(served, files.manifest, watch, rows=rows)
         self._after_swap()
         return finished

@@ -6,6 +6,7 @@ For a model that serves nobody yet, so that no state in between is ever seen. Pu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,8 @@ from hotdelta import signatures as contract
 from hotdelta.chain import Manifest, Schema, VariableSpec, encode_identity
 from hotdelta.chain.format import names
 from hotdelta.signature_calls import array_dtype
-from loader.checks.sanity_figures import StackedRows
+from loader.checks.key_tables import InUse, rows_in_use_before
+from loader.checks.sanity_figures import StackedRows, without_new
 from loader.files.fed_update import Array, FedUpdate
 
 Ids = npt.NDArray[np.int64]
@@ -26,7 +28,9 @@ def is_plain(update: FedUpdate, manifest: Manifest, schema: Schema) -> bool:
     return (
         update[contract.IDENTITY_VALUE].tolist() == identity
         and update[contract.STEP_VALUE].tolist() == manifest.step
-        and all(_is_plain_table(update, spec) for spec in schema.tables)
+        and all(
+            _is_plain_table(update, replace(spec, shape=manifest.shape_of(spec))) for spec in schema.tables
+        )
         and all(_is_plain_value(update, spec) for spec in schema.others)
     )
 
@@ -52,6 +56,7 @@ class FoldedDeltas:
     """Deltas that are plain and follow each other, as the one update that leads from before the first to the last."""
 
     def __init__(self, manifests: Sequence[Manifest], updates: Sequence[FedUpdate], schema: Schema) -> None:
+        self._schema = schema
         self._variables = {spec.key: _Variable(spec, updates) for spec in schema.variables}
         first, last = manifests[0], manifests[-1]
         self.update: dict[str, Array] = {
@@ -61,9 +66,15 @@ class FoldedDeltas:
         for variable in self._variables.values():
             self.update |= variable.newest()
 
-    def stacked(self, preimage: FedUpdate) -> Mapping[str, StackedRows]:
-        """The rows of each variable, delta after delta. `preimage` is that of the one update."""
-        return {key: variable.stacked(preimage) for key, variable in self._variables.items()}
+    def stacked(self, preimage: FedUpdate, in_use: Sequence[InUse]) -> Mapping[str, StackedRows]:
+        """The rows of each variable, delta after delta. `preimage` is that of the one update, `in_use` before each."""
+        found = {key: variable.stacked(preimage) for key, variable in self._variables.items()}
+        grown = [rows_in_use_before(self._schema, before) for before in in_use]
+        for key in self._schema.growing:
+            rows = found[key]
+            is_new = self._variables[key].is_from([before.get(key) for before in grown])
+            found[key] = replace(rows, old=without_new(rows.old, rows.new, is_new))
+        return found
 
 
 class _Variable:
@@ -80,6 +91,7 @@ class _Variable:
             if spec.is_table
             else np.zeros(len(self._rows), np.int64)
         )
+        self._ids = ids
         # Stable: of the rows with one id the last is the newest.
         self._order = np.argsort(ids, kind="stable")
         self._sorted_ids = ids[self._order]
@@ -92,6 +104,12 @@ class _Variable:
         if self._ids_name:
             newest[self._ids_name] = self._sorted_ids[is_last]
         return newest
+
+    def is_from(self, firsts: Sequence[int | None]) -> npt.NDArray[np.bool_]:
+        """Which of the rows have an id from the `first` of their delta on; None: none of it."""
+        never = np.iinfo(np.int64).max
+        limits = np.array([never if first is None else first for first in firsts], np.int64)
+        return np.greater_equal(self._ids, np.repeat(limits, self._counts))
 
     def stacked(self, preimage: FedUpdate) -> StackedRows:
         """A row replaces the one of an earlier delta that has its id, or that of the model."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotdelta.chain import Manifest
-from hotdelta.errors import ApplyError, ChainError
+from hotdelta.chain import Manifest, Schema
+from hotdelta.errors import ApplyError, ChainError, DamagedError
 from loader.checks.checks import Checks
+from loader.checks.key_tables import InUse, in_use_before, require_sound_delta
 from loader.checks.sanity_statistics import Accepted
 from loader.files.delta_in_memory import DeltaFiles
 from loader.files.fed_update import FedUpdate
@@ -56,6 +57,8 @@ class DeltaStaging:
             with watch.measure("preimage"):
                 preimage = model.preimage()
             with watch.measure("sanity"):
+                (in_use,) = in_use_before(schema, [update], preimage)
+                require_sound_delta(run_dir, manifest, schema, update, in_use)
                 accepted = self.checks.values.check_delta(manifest, schema, update, preimage)
         return StagedDelta(preimage, accepted)
 
@@ -75,13 +78,15 @@ class DeltaStaging:
             return []
         folded = FoldedDeltas(chosen, updates, schema)
         model.stage_rows(folded.update)
-        accepted = self.checks.values.check_deltas(chosen, schema, folded.stacked(model.preimage()))
-        good = len(accepted)
+        preimage = model.preimage()
+        in_use = in_use_before(schema, updates, preimage)
+        accepted = self.checks.values.check_deltas(chosen, schema, folded.stacked(preimage, in_use))
+        good = min(len(accepted), _count_sound(run_dir, read, schema, in_use))
         if good < len(chosen):
             model.discard()
             if good:
                 model.stage_rows(FoldedDeltas(chosen[:good], updates[:good], schema).update)
-        return list(zip(chosen[:good], accepted, strict=True))
+        return list(zip(chosen[:good], accepted[:good], strict=True))
 
     def _read_together(
         self, model: LiveModel, run_dir: Path, manifests: Iterable[Manifest]
@@ -125,3 +130,15 @@ class DeltaStaging:
         finally:
             with watch.measure("verify"):
                 verdict.result()
+
+
+def _count_sound(
+    run_dir: Path, read: Sequence[tuple[Manifest, FedUpdate]], schema: Schema, in_use: Sequence[InUse]
+) -> int:
+    """How many deltas come before the first whose keys lead nowhere: that is taken alone, and says so."""
+    for done, ((manifest, update), before) in enumerate(zip(read, in_use, strict=True)):
+        try:
+            require_sound_delta(run_dir, manifest, schema, update, before)
+        except DamagedError:
+            return done
+    return len(read)

@@ -33,6 +33,13 @@ class Gate:
                 self._may_enter.wait()
             self._readers += 1
 
+    def try_enter(self) -> bool:
+        """As a reader who does not wait: False while a writer is inside or waits. Leave as from `with gate:`."""
+        with self._guard_counts:
+            if not self._is_closed:
+                self._readers += 1
+            return not self._is_closed
+
     def __exit__(self, *exception: object) -> None:
         with self._guard_counts:
             self._readers -= 1

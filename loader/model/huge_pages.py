@@ -125,6 +125,9 @@ def collapse(
     for piece in range(start, end, _PIECE_BYTES):
         began = time.monotonic()
         refusal = advise(piece, min(_PIECE_BYTES, end - piece), _MADV_COLLAPSE)
+        # Of a growing table only the rows in use take memory: from here on there is nothing to move.
+        if refusal == errno.EINVAL:
+            return True
         # A page that was busy for a moment is no reason to leave out the others.
         if refusal not in (0, errno.EAGAIN):
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,15 @@ HALF_WRITTEN = Node(Position(1, 1), "0" * STATE_ID_HEX_DIGITS)
 # For other runtimes: the loader reads deltas itself, and verifies what it read.
 _NOT_CALLED = frozenset({contract.RESTORE_INCREMENTAL, contract.STAGE_INCREMENTAL})
 _REQUEST_FAULTS = (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCounts:
+    """Of a table with keys: the rows and buckets in use, and how many unknown keys were asked for."""
+
+    rows: int
+    buckets: int
+    unknown: int
 
 
 class LiveModel:
@@ -61,6 +71,7 @@ class LiveModel:
         self.node: Node | None = None
         self.held: Node | None = None
         self.step = 0
+        self._unknown_before: dict[str, int] = {}
         self._read_identity()
 
     @classmethod
@@ -75,8 +86,10 @@ class LiveModel:
         metadata = read_metadata(path)
         require_files(path, metadata)
         graph = SessionGraph(path, predict_threads=predict_threads)
-        needed = contract.RESERVED_SIGNATURES if metadata.is_incremental else contract.FULL_SIGNATURES
-        missing = sorted(set(needed) - graph.signatures)
+        needed = set(contract.FULL_SIGNATURES)
+        if metadata.is_incremental:
+            needed |= set(contract.INCREMENTAL_SIGNATURES)
+        missing = sorted(needed - graph.signatures)
         try:
             if missing:
                 raise ApplyError(f"{path} has no signature {missing[0]!r}", hint="export it again")
@@ -161,6 +174,19 @@ class LiveModel:
         finally:
             self._read_identity()
 
+    def key_counts(self) -> dict[str, KeyCounts]:
+        """By the key of the rows of each table with keys. Any thread may ask, as for a prediction."""
+        if not self.metadata.schema.key_tables:
+            return {}
+        counts = {key: [int(count) for count in found] for key, found in self._count_keys().items()}
+        return {
+            key: KeyCounts(rows, buckets, unknown - self._unknown_before.get(key, 0))
+            for key, (rows, buckets, unknown) in counts.items()
+        }
+
+    def _count_keys(self) -> dict[str, Array]:
+        return self._update(contract.KEY_COUNTS, {})
+
     def settle(self) -> None:
         """Waits for what goes on in the background after loading, for whoever measures a model at rest."""
         if self._graph is not None:
@@ -178,6 +204,7 @@ class LiveModel:
             # A model may refuse zeros; then its first request is its warm-up.
             with contextlib.suppress(HotdeltaError):
                 self.predict(name, zeros_for(spec))
+        self._unknown_before = {key: counts.unknown for key, counts in self.key_counts().items()}
 
     def close(self) -> None:
         """Free the variables. No call may be running or follow."""

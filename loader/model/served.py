@@ -14,7 +14,8 @@ from hotdelta.chain import Node, Position
 from hotdelta.errors import NotReadyError
 from loader.lag import Lag, Stopwatch
 from loader.model.gate import Gate
-from loader.model.live_model import LiveModel
+from loader.model.live_model import KeyCounts, LiveModel
+from loader.model.table_counts import SeenCounts
 
 Array = npt.NDArray[Any]
 
@@ -64,6 +65,7 @@ class Serving:
         self, gate: Gate, *, wall_clock: Callable[[], float], on_first_served: Callable[[], None]
     ) -> None:
         self._gate = gate
+        self._counts = SeenCounts(gate)
         self._wall_clock = wall_clock
         self._on_first_served = on_first_served
         self._served: Served | None = None
@@ -85,6 +87,10 @@ class Serving:
             served.first_served_at = self._wall_clock()
             self._on_first_served()
         return outputs, served.version
+
+    def key_counts(self) -> Mapping[str, KeyCounts]:
+        """Of the model that is served. Waits for nobody."""
+        return self._counts.read(lambda: self._served.model if self._served is not None else None)
 
     @contextmanager
     def exclusive(self, watch: Stopwatch) -> Iterator[None]:

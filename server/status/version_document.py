@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loader import Lag, LoaderStatus
+    from loader.status import ServedTable
 
 
 def version_document(status: LoaderStatus) -> dict[str, Any]:
@@ -32,21 +33,27 @@ def version_document(status: LoaderStatus) -> dict[str, Any]:
         "updates": status.updates,
         "last_update": _last_update(status.last_lag) if status.last_lag else None,
         "signatures": list(status.signatures),
-        "tables": [
-            {
-                "key": table.key,
-                "rows": table.shape[0],
-                "dimensions": list(table.shape[1:]),
-                "dtype": table.dtype,
-            }
-            for table in status.tables
-        ],
+        "tables": [_table(table) for table in status.tables],
         "quarantined": [
             {"position": str(item.node), "state_id": item.node.state_id, "reason": item.reason}
             for item in status.quarantined
         ],
         "refused": [{"file": item.name, "reason": item.reason} for item in status.refused],
     }
+
+
+def _table(table: ServedTable) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "key": table.key,
+        "rows": table.rows,
+        "dimensions": list(table.dimensions),
+        "dtype": table.dtype,
+    }
+    if table.max_rows is not None:
+        document["max_rows"] = table.max_rows
+    if table.unknown_keys is not None:
+        document["unknown_keys"] = table.unknown_keys
+    return document
 
 
 def _last_update(lag: Lag) -> dict[str, Any]:

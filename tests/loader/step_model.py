@@ -15,6 +15,7 @@ from exporter.export import ExportOptions, export_source
 from exporter.sources import source_of
 from hotdelta.chain import Kind, Manifest, Position, Scanner, directory_of
 from hotdelta.chain.format import names
+from hotdelta.train import DynamicTable
 from hotdelta.train.loop import DeltaWriter
 from loader import Loader, LoaderSettings, LoaderStatus, Version
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -40,6 +41,53 @@ class StepModel(tf.Module):
             "items": tf.gather(self.items, ids),
             "bias": tf.identity(self.bias),
         }
+
+    def learn(self, step: int, touched: Any, touch: Callable[[str, Any], None]) -> None:
+        """Write the step into some rows and into the dense variable, and say which rows those are."""
+        for name in ("users", "items"):
+            _write(getattr(self, name), touched, step)
+            touch(name, touched)
+        self.bias.assign(tf.fill([3], float(step)))
+
+    def bits(self) -> dict[str, bytes]:
+        """All that a prediction for every row answers with."""
+        ids = tf.range(int(self.users.shape[0]), dtype=tf.int64)
+        return {name: value.numpy().tobytes() for name, value in self.predict(ids).items()}
+
+
+class KeyedStepModel(StepModel):
+    """The same with a table without a fixed vocabulary, which gets a new key at each step: the step itself."""
+
+    def __init__(self, rows: int = ROWS, width: int = 4) -> None:
+        super().__init__(rows, width)
+        self.keyed = DynamicTable(3, max_rows=100_000, name="keyed")
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
+    def predict(self, ids: Any) -> dict[str, Any]:
+        return {
+            **super().predict(ids),
+            "keyed": self.keyed.look_up(_keys(ids)),
+            "newest": self.keyed.look_up(tf.cast(self.bias[:1], tf.int64)),
+        }
+
+    def learn(self, step: int, touched: Any, touch: Callable[[str, Any], None]) -> None:
+        super().learn(step, touched, touch)
+        keys = tf.concat([_keys(touched), [step]], axis=0)
+        self.keyed.look_up(keys, training=True)
+        rows = self.keyed.rows_of(keys)
+        _write(self.keyed.rows, rows, step)
+        touch("keyed/rows", rows.numpy())
+
+
+def _keys(ids: Any) -> Any:
+    """Far apart, some of them negative, and none of them a step."""
+    return tf.cast(ids, tf.int64) * 2**33 - 7
+
+
+def _write(table: tf.Variable, rows: Any, step: int) -> None:
+    """Not table.scatter_update: the writer takes that for a write from outside, and saves the whole table."""
+    values = tf.fill([len(rows), table.shape[1]], float(step))
+    tf.raw_ops.ResourceScatterUpdate(resource=table.handle, indices=rows, updates=values)
 
 
 class Trainer:
@@ -80,13 +128,7 @@ class Trainer:
     def _learn(self, ids: Any) -> None:
         self.step += 1
         touched = np.arange(int(self.model.users.shape[0])) if ids is None else np.asarray(ids)
-        for name in ("users", "items"):
-            table = getattr(self.model, name)
-            rows = tf.fill([len(touched), table.shape[1]], float(self.step))
-            # Not table.scatter_update: the writer takes that for a write from outside, and saves the whole table.
-            tf.raw_ops.ResourceScatterUpdate(resource=table.handle, indices=touched, updates=rows)
-            self.writer.touch(name, touched)
-        self.model.bias.assign(tf.fill([3], float(self.step)))
+        self.model.learn(self.step, touched, self.writer.touch)
         self.writer.step()
 
     @staticmethod
@@ -103,7 +145,7 @@ def rewind(trainer: Trainer) -> Trainer:
     hidden = path.with_name(f"{path.name}.hidden")
     path.rename(hidden)
     rows, width = (int(size) for size in trainer.model.users.shape)
-    fork = Trainer(trainer.run_dir, model=StepModel(rows, width))
+    fork = Trainer(trainer.run_dir, model=type(trainer.model)(rows, width))
     hidden.rename(path)
     assert fork.writer.resumed is not None
     assert fork.writer.resumed.position < newest.position
@@ -148,8 +190,8 @@ def answer(loader: Loader, rows: int = ROWS) -> tuple[dict[str, Any], Version]:
 def assert_serves(loader: Loader, model: StepModel) -> Version:
     """The live model equals the trainer's, bit for bit."""
     outputs, version = answer(loader, int(model.users.shape[0]))
-    for name in ("users", "items", "bias"):
-        assert outputs[name].tobytes() == getattr(model, name).numpy().tobytes(), (name, version)
+    for name, bits in model.bits().items():
+        assert outputs[name].tobytes() == bits, (name, version)
     return version
 
 

@@ -20,7 +20,7 @@ from loader import Loader
 from loader.model.gate import Gate
 from tests.loader.step_model import (
     SIGNATURE,
-    StepModel,
+    KeyedStepModel,
     Trainer,
     assert_serves,
     export,
@@ -101,7 +101,7 @@ class Readers:
             outputs, version = self.loader.predict(SIGNATURE, feeds)
             self._counts[number] += 1
             step = outputs["bias"][0]
-            if not all((outputs[name] == step).all() for name in ("users", "items", "bias")):
+            if not all((value == step).all() for value in outputs.values()):
                 self.mixed.append(f"{version}: {outputs}")
             elif step != version.step:
                 self.mislabelled.append(f"{version}: {outputs}")
@@ -120,7 +120,7 @@ def switching_often() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("torture")
-    trainer = Trainer(root / "run", model=StepModel(TABLE_ROWS, width=32))
+    trainer = Trainer(root / "run", model=KeyedStepModel(TABLE_ROWS, width=32))
     trainer.train()
     export(root / "run", root / "export")
     trainer.close()
@@ -130,7 +130,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def trained(exported: Path, tmp_path: Path) -> Iterator[tuple[Path, Trainer]]:
     shutil.copytree(exported, tmp_path, dirs_exist_ok=True)
-    trainer = Trainer(tmp_path / "run", model=StepModel(TABLE_ROWS, width=32))
+    trainer = Trainer(tmp_path / "run", model=KeyedStepModel(TABLE_ROWS, width=32))
     yield tmp_path, trainer
     trainer.close()
 

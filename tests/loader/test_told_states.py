@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from hotdelta.chain import Kind, Node, Position
 from hotdelta.errors import ApplyError, RequestError
 from hotdelta.train.loop import DeltaWriter
 from loader import State
+from loader.model.gate import Gate
 from loader.model.live_model import LiveModel
 from tests.loader.step_model import (
     BY_HAND,
     ROWS,
     SIGNATURE,
+    KeyedStepModel,
     Trainer,
     answer,
     export,
@@ -177,3 +180,19 @@ def test_rows_of_tables_that_the_export_does_not_hold_are_not_counted(
         status = wait_for_status(loader, lambda status: status.updates == 1, "an update")
         assert status.last_lag is not None
         assert status.last_lag.rows == 3
+
+
+def test_a_status_waits_for_no_update(tmp_path: Path) -> None:
+    """An event loop asks for it: while an update is at the gate it has the counts of keys that were seen last."""
+    trainer = Trainer(tmp_path / "run", model=KeyedStepModel())
+    trainer.train()
+    export(tmp_path / "run", tmp_path / "export")
+    gate = Gate()
+    with serving(tmp_path, gate=gate) as loader:
+        wait_for_position(loader, Position(1, 2))
+        before = {table.key: table.rows for table in loader.status().tables}
+        with gate.exclusive(), ThreadPoolExecutor(1) as asking:
+            told = asking.submit(loader.status).result(LIMIT_SECONDS)
+        assert {table.key: table.rows for table in told.tables} == before
+        assert before["keyed/rows"] == ROWS + 2
+    trainer.close()

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hotdelta.chain import Node, Position, SignatureSpec, TensorSpec, VariableSpec
+from hotdelta.chain import Node, Position, SignatureSpec, TensorSpec
 from hotdelta.errors import NotReadyError, RequestError
 from loader.model.served import Version
-from loader.status import LoaderStatus, State
+from loader.status import LoaderStatus, ServedTable, State
 from server.served_model import Array
 
 IDS = TensorSpec("ids", (None, 2), "int64")
@@ -64,7 +64,7 @@ class FakeModel:
             signatures=SIGNATURES,
             node=Node(self.position, "0" * 32),
             step=10,
-            tables=(VariableSpec("items", (100, 4), "float32", is_table=True),),
+            tables=(ServedTable("items", 100, (4,), "float32"),),
         )
 
     def predict(self, signature: str, feeds: Mapping[str, Array]) -> tuple[Mapping[str, Array], Version]:

@@ -155,6 +155,19 @@ def test_a_busy_page_is_left_out_and_a_model_that_is_closed_is_moved_no_further(
     assert advised == [*pieces, pieces[0]]
 
 
+def test_where_nothing_is_in_use_yet_there_is_nothing_to_move_and_others_are_moved_all_the_same() -> None:
+    """Of a growing table only the first rows take memory. The system answers for the rest that there is nothing."""
+    advised: list[int] = []
+
+    def advise(start: int, size: int, advice: int) -> int:
+        advised.append(start)
+        return 0 if start < 2**30 + 2**24 else errno.EINVAL
+
+    growing = Place(address=2**30, size=2**26)
+    assert collapse(growing, threading.Event(), advise=advise, patience_seconds=math.inf)
+    assert advised == [2**30, 2**30 + 2**23, 2**30 + 2**24]
+
+
 @needs_huge_pages
 def test_the_tables_of_a_loaded_export_lie_in_huge_pages(tmp_path: Path) -> None:
     advice = NotedAdvice()
