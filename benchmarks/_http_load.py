@@ -30,6 +30,7 @@ class Load:
     per_second: float
     p50_ms: float
     p99_ms: float
+    worst_ms: float
     server_cpu_us: float
     """For each answer, in all threads of the server."""
     client_core_share: float
@@ -99,8 +100,8 @@ async def measure(port: int, pid: int, connections: int, seconds: int, rows: int
     start, own, server = time.perf_counter(), time.process_time(), _cpu_seconds(pid)
     await asyncio.sleep(seconds)
     wall, own, server = time.perf_counter() - start, time.process_time() - own, _cpu_seconds(pid) - server
-    p50, p99 = np.percentile(answers, (50, 99)) * 1e3
-    return Load(len(answers) / wall, p50, p99, server / len(answers) * 1e6, own / wall)
+    p50, p99, worst = np.percentile(answers, (50, 99, 100)) * 1e3
+    return Load(len(answers) / wall, p50, p99, worst, server / len(answers) * 1e6, own / wall)
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -124,7 +124,7 @@ def measure(directory: Path, rounds: int, seconds: int) -> Loads:
         running.enter_context(ours)
         plain = Server(directory / "plain.log", "benchmarks._plain_server", str(export))
         running.enter_context(plain)
-        _require_equal_answers(ours, plain)
+        require_equal_answers(ours, plain)
         for number in range(rounds):
             print(f"\r  round {number + 1} of {rounds}", end="", flush=True)
             for connections in (FEW, MANY):
@@ -136,14 +136,14 @@ def measure(directory: Path, rounds: int, seconds: int) -> Loads:
     return loads
 
 
-def _require_equal_answers(one: Server, other: Server) -> None:
+def require_equal_answers(one: Server, other: Server) -> None:
     answers = [one.predict(ANY_IDS), other.predict(ANY_IDS)]
     # One writes a float32 with the digits that it has, the other with those of a float64.
     if not np.array_equal(*np.array(answers, np.float32)):
         raise SystemExit(f"two servers, two answers: {answers}")
 
 
-def _median(loads: list[Load]) -> Load:
+def median_load(loads: list[Load]) -> Load:
     return Load(*(statistics.median(getattr(load, name) for load in loads) for name in Load.__slots__))
 
 
@@ -170,16 +170,16 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         loads = measure(Path(scratch), arguments.rounds, arguments.seconds)
-    medians = {name: _median(of_rounds) for name, of_rounds in loads.items()}
+    medians = {name: median_load(of_rounds) for name, of_rounds in loads.items()}
     print_report(
         f"Predicting over HTTP, {IDS} ids of {ROWS:,} x {COLUMNS}, dense {IDS * COLUMNS}-64-1, "
         f"medians of {arguments.rounds}; updates: {DELTA_ROWS:,} rows a second at {MANY} connections",
         _figures(medians),
-        [_line(name, load) for name, load in medians.items()],
+        [told(name, load) for name, load in medians.items()],
     )
 
 
-def _line(name: str, load: Load) -> str:
+def told(name: str, load: Load) -> str:
     return (
         f"{name:<9}  {load.per_second:>6,.0f} requests/s  p50 {load.p50_ms:>6.2f} ms  p99 {load.p99_ms:>6.2f} ms  "
         f"{load.server_cpu_us:>4.0f} us of processor each; asking took {load.client_core_share:.0%} of a core"

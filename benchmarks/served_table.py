@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import hotdelta.keras as hk
 from exporter import export_saved_model
 from hotdelta.chain import BundleReader, Kind, Manifest, Position, Scanner, directory_of
 from hotdelta.chain.format import names
-from hotdelta.train import DeltaWriter
+from hotdelta.train import DeltaWriter, DynamicTable
 from loader import Loader, LoaderSettings
 
 COLUMNS, IDS = 16, 8
@@ -36,6 +37,20 @@ class OneTable(tf.Module):
     def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"sums": tf.reduce_sum(tf.gather(self.table, ids), axis=1)}
 
+    def open_writer(self, run_dir: Path) -> DeltaWriter:
+        return DeltaWriter(
+            run_dir,
+            self,
+            tables=[TABLE],
+            tracking={TABLE: "touched"},
+            signatures={"serving_default": self.serve},
+            **BY_HAND,
+        )
+
+    def write_rows(self, writer: DeltaWriter, ids: np.ndarray, values: np.ndarray) -> None:
+        tf.raw_ops.ResourceScatterUpdate(resource=self.table.handle, indices=ids, updates=values)
+        writer.touch(TABLE, ids)
+
 
 class Ranker(OneTable):
     """Puts the rows of IDS ids side by side and scores them with two dense layers."""
@@ -49,8 +64,44 @@ class Ranker(OneTable):
 
     @tf.function(input_signature=[tf.TensorSpec([None, IDS], tf.int64, name="ids")])
     def serve(self, ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        side_by_side = tf.reshape(tf.gather(self.table, ids), [-1, IDS * COLUMNS])
+        side_by_side = tf.reshape(self.look_up(ids), [-1, IDS * COLUMNS])
         return {"score": tf.nn.relu(side_by_side @ self.hidden) @ self.score}
+
+    def look_up(self, ids: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self.table, ids)
+
+
+class KeyedRanker(Ranker):
+    """The same with a table that has keys: the ids. Its rows are trained; one in ten of those belongs to a new key."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        fixed, self.table = self.table, DynamicTable(COLUMNS, max_rows=20 * rows, name=TABLE)
+        self.table.assign(np.arange(rows), fixed.numpy())
+        self._next_key = rows
+        self._optimizer = hk.Adagrad(0.05)
+        self._optimizer.build([self.table.rows])
+
+    def look_up(self, ids: tf.Tensor) -> tf.Tensor:
+        return self.table.look_up(ids)
+
+    def open_writer(self, run_dir: Path) -> DeltaWriter:
+        signatures = {"serving_default": self.serve}
+        return DeltaWriter(run_dir, self, optimizer=self._optimizer, signatures=signatures, **BY_HAND)
+
+    def write_rows(self, writer: DeltaWriter, ids: np.ndarray, values: np.ndarray) -> None:
+        new = max(1, len(ids) // 10)
+        keys = np.concatenate([ids[new:], np.arange(self._next_key, self._next_key + new)])
+        self._next_key += new
+        self._train(tf.constant(keys), tf.constant(values))
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, COLUMNS], tf.float32)]
+    )
+    def _train(self, keys: tf.Tensor, values: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self.table.look_up(keys, training=True) * values)
+        self._optimizer.apply([tape.gradient(loss, self.table.rows)], [self.table.rows])
 
 
 @dataclass(frozen=True)
@@ -68,14 +119,7 @@ class TableTrainer:
         self._module = model(rows)
         self._random = np.random.default_rng(7)
         self._scanner = Scanner(self.run_dir)
-        self._writer = DeltaWriter(
-            self.run_dir,
-            self._module,
-            tables=[TABLE],
-            tracking={TABLE: "touched"},
-            signatures={"serving_default": self._module.serve},
-            **BY_HAND,
-        )
+        self._writer = self._module.open_writer(self.run_dir)
 
     def export(self) -> Path:
         return export_saved_model(self.run_dir, self.export_dir, save_incr_model=True)
@@ -92,8 +136,7 @@ class TableTrainer:
     def write_rows(self, count: int) -> None:
         ids = np.sort(self._random.choice(self.rows, count, replace=False))
         values = self._random.random((count, COLUMNS), np.float32)
-        tf.raw_ops.ResourceScatterUpdate(resource=self._module.table.handle, indices=ids, updates=values)
-        self._writer.touch(TABLE, ids)
+        self._module.write_rows(self._writer, ids, values)
         self._writer.step()
 
     def newest(self) -> Manifest:

@@ -11,7 +11,7 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from benchmarks.report import Figure, peak_memory, print_report
-from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.history.scan import Scanner
 
 BATCH, IDS, COLUMNS = 256, 4, 16
@@ -32,9 +32,14 @@ ZIPF_EXPONENT = 1.1
 def build(rows: int, *, is_stock: bool = False, steps_per_call: int = 1) -> keras.Model:
     layer = keras.layers.Embedding if is_stock else hk.Embedding
     optimizer = keras.optimizers.Adagrad(0.05) if is_stock else hk.Adagrad(0.05)
+    table = layer(rows, COLUMNS, embeddings_initializer="zeros", name="table")
+    return model_around(table, optimizer, steps_per_call=steps_per_call)
+
+
+def model_around(table: keras.Layer, optimizer: Any, *, steps_per_call: int = 1) -> keras.Model:
+    """The model of this benchmark with any table."""
     ids = keras.Input((IDS,), dtype="int64", name="ids")
-    rows_of_ids = layer(rows, COLUMNS, embeddings_initializer="zeros", name="table")(ids)
-    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows_of_ids)))
+    model = keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(table(ids))))
     model.compile(optimizer, "mse", steps_per_execution=steps_per_call)
     return model
 
@@ -66,33 +71,59 @@ class StepTimes(keras.callbacks.Callback):
         return np.diff(ends)
 
 
-class Subject:
+class Timed:
     """One model under measurement, with its data and whatever callbacks it has."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        data: Callable[[int], tf.data.Dataset],
+        *,
+        steps_per_call: int = 1,
+        callbacks: tuple[Any, ...] = (),
+    ) -> None:
+        """`data` makes the batches of a run of so many steps."""
+        self.model = model
+        self._data = data
+        self._steps_per_call = steps_per_call
+        self._times = StepTimes()
+        self._callbacks = [self._times, *callbacks]
+
+    def run(self, steps: int) -> np.ndarray:
+        """Seconds of each step."""
+        data = self._data(steps)
+        self.model.fit(data, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=self._callbacks)
+        return self._times.take() / self._steps_per_call
+
+
+class Subject(Timed):
+    """One with a fixed table."""
 
     def __init__(
         self, rows: int, *, is_stock: bool = False, steps_per_call: int = 1, callbacks: tuple[Any, ...] = ()
     ) -> None:
-        self.model = build(rows, is_stock=is_stock, steps_per_call=steps_per_call)
-        self._steps_per_call = steps_per_call
-        self._times = StepTimes()
-        self._callbacks = [self._times, *callbacks]
-        self._data = batches(zipf_ids(rows, (BATCH * 512, IDS), seed=1))
+        model = build(rows, is_stock=is_stock, steps_per_call=steps_per_call)
+        data = batches(zipf_ids(rows, (BATCH * 512, IDS), seed=1))
+        super().__init__(model, lambda _: data, steps_per_call=steps_per_call, callbacks=callbacks)
 
-    def run(self, steps: int) -> np.ndarray:
-        """Seconds of each step."""
-        self.model.fit(self._data, steps_per_epoch=steps, verbose=0, callbacks=self._callbacks)
-        return self._times.take() / self._steps_per_call
+
+WARM_UP_STEPS, ROUND_STEPS = 30, 60
+
+
+def compare_steps(name: str, rounds: int, one: Timed, other: Timed) -> tuple[float, float]:
+    """Seconds of a step of each, taken in turn."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for subject in (one, other):
+        subject.run(WARM_UP_STEPS)
+    for _ in progress(name, rounds):
+        times[0].append(float(np.median(one.run(ROUND_STEPS))))
+        times[1].append(float(np.median(other.run(ROUND_STEPS))))
+    return statistics.median(times[0]), statistics.median(times[1])
 
 
 def measure_growth(rounds: int, small_rows: int, large_rows: int) -> float:
-    small, large = Subject(small_rows), Subject(large_rows)
-    times: tuple[list[float], list[float]] = ([], [])
-    for subject in (small, large):
-        subject.run(30)
-    for _ in _progress("step_growth", rounds):
-        times[0].append(float(np.median(small.run(60))))
-        times[1].append(float(np.median(large.run(60))))
-    return statistics.median(times[1]) / statistics.median(times[0])
+    small, large = compare_steps("step_growth", rounds, Subject(small_rows), Subject(large_rows))
+    return large / small
 
 
 def measure_stock(rounds: int, rows: int, *, steps_per_call: int) -> float:
@@ -103,7 +134,7 @@ def measure_stock(rounds: int, rows: int, *, steps_per_call: int) -> float:
     calls = max(4, 40 // steps_per_call)
     ours.run(calls * steps_per_call)
     stock.run(3 * steps_per_call)
-    for _ in _progress(f"stock_over_ours, {steps_per_call} steps a call", rounds):
+    for _ in progress(f"stock_over_ours, {steps_per_call} steps a call", rounds):
         times[0].append(float(np.median(ours.run(calls * steps_per_call))))
         times[1].append(float(np.median(stock.run(3 * steps_per_call))))
     return statistics.median(times[1]) / statistics.median(times[0])
@@ -121,7 +152,7 @@ def measure_tracking(rounds: int, rows: int, directory: Path) -> tuple[float, fl
         subject.run(30)
     steps = max(50, int(2.2 / float(np.median(plain.run(50)))))
     ratios, costs, same = [], [], []
-    for turn in _progress("tracking_overhead", rounds):
+    for turn in progress("tracking_overhead", rounds):
         order = subjects if turn % 2 == 0 else subjects[::-1]
         means = {id(subject): float(np.mean(subject.run(steps))) for subject in order}
         without = (means[id(plain)] + means[id(twin)]) / 2
@@ -136,19 +167,25 @@ def measure_tracking(rounds: int, rows: int, directory: Path) -> tuple[float, fl
 
 def measure_bytes(rows: int, directory: Path) -> float:
     """Bytes of a delta of exactly 1 % of the rows over bytes of a full, slots included."""
-    model = build(rows)
+    ids = np.random.default_rng(3).permutation(rows)[: rows // 100].reshape(-1, IDS)
+    delta, full = save_both(build(rows), ids, directory)
+    if delta.rows_changed != ids.size:
+        raise SystemExit("the delta does not hold exactly one row in a hundred")
+    return delta.total_bytes / full.total_bytes
+
+
+def save_both(model: keras.Model, ids: np.ndarray, directory: Path) -> tuple[Manifest, Manifest]:
+    """Trains these ids, and saves the delta of that and a full."""
     callback = hk.DeltaCheckpoint(directory, None, None)
     callback.resume(model)
-    ids = np.random.default_rng(3).permutation(rows)[: rows // 100].reshape(-1, IDS)
     model.fit(ids, np.ones((len(ids), 1)), batch_size=BATCH, verbose=0, callbacks=[callback])
     callback.save_full()
     callback.close()
     manifests = Scanner(directory).scan().manifests
     deltas = [manifest for manifest in manifests if manifest.kind is Kind.DELTA and manifest.rows_changed]
-    if [delta.rows_changed for delta in deltas] != [ids.size]:
-        raise SystemExit("the delta does not hold exactly one row in a hundred")
-    full = next(manifest for manifest in manifests if manifest.kind is Kind.FULL)
-    return deltas[0].total_bytes / full.total_bytes
+    if len(deltas) != 1:
+        raise SystemExit(f"{len(deltas)} deltas hold what was trained, and not one")
+    return deltas[0], [manifest for manifest in manifests if manifest.kind is Kind.FULL][-1]
 
 
 def measure_full(rows: int, directory: Path) -> tuple[float, float, list[str]]:
@@ -178,7 +215,7 @@ def measure_full(rows: int, directory: Path) -> tuple[float, float, list[str]]:
     return float(steps.max() - np.median(quiet)) * 1e3, (peak() - rest) / table_bytes, notes
 
 
-def _progress(name: str, rounds: int) -> Iterator[int]:
+def progress(name: str, rounds: int) -> Iterator[int]:
     for number in range(rounds):
         print(f"\r  {name}: round {number + 1} of {rounds}", end="", flush=True)
         yield number

@@ -1,13 +1,14 @@
-"""A recommender in a few lines of Keras: two embedding tables whose rows are multiplied."""
+"""A recommender in a few lines of Keras: two tables without a fixed vocabulary whose rows are multiplied."""
 
 from __future__ import annotations
 
 import keras
 
 import hotdelta.keras
-from examples.click_stream import NUM_ITEMS, NUM_USERS
 
 DIMENSION = 8
+MAX_USERS = 10_000_000
+MAX_ITEMS = 1_000_000
 LEARNING_RATE = 15.0
 
 
@@ -15,13 +16,13 @@ def build_model() -> keras.Model:
     """Inputs `user` and `item`, output `click`: the chance that this user clicks on this item."""
     user = keras.Input((), dtype="int64", name="user")
     item = keras.Input((), dtype="int64", name="item")
-    of_user = hotdelta.keras.Embedding(
-        NUM_USERS, DIMENSION, embeddings_initializer=_near_zero(1), name="users"
-    )(user)
-    of_item = hotdelta.keras.Embedding(
-        NUM_ITEMS, DIMENSION, embeddings_initializer=_near_zero(2), name="items"
-    )(item)
-    match = keras.layers.Dot(axes=1, name="match")([of_user, of_item])
+    users = hotdelta.keras.DynamicEmbedding(
+        DIMENSION, max_rows=MAX_USERS, initializer=_near_zero(1), name="users"
+    )
+    items = hotdelta.keras.DynamicEmbedding(
+        DIMENSION, max_rows=MAX_ITEMS, initializer=_near_zero(2), name="items"
+    )
+    match = keras.layers.Dot(axes=1, name="match")([users(user), items(item)])
     click = keras.layers.Activation("sigmoid", name="click")(match)
     model = keras.Model({"user": user, "item": item}, click, name="clicks")
     model.compile(hotdelta.keras.Adagrad(LEARNING_RATE), "binary_crossentropy")

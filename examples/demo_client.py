@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-from examples.click_stream import ClickStream, log_loss
+from examples.click_stream import ClickStream, ids_of, log_loss
 from examples.processes import ChildFailedError
 
 EXAM_SIZE = 2_000
@@ -21,10 +21,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look at the server showed. Chances are the mean over pairs of user and item that share a taste."""
+    """What one look at the server showed. Chances are the mean over pairs of user and item that share a taste.
+
+    `keys`: how many users and items the served tables know.
+    """
 
     position: str
     step: int
+    keys: int
     predicted: float
     frozen: float
     true: float
@@ -56,9 +60,10 @@ class Client:
 
     def read(self) -> Reading:
         """Raises ChildFailedError when the server does not answer."""
-        question = {"inputs": {"user": self._users.tolist(), "item": self._items.tolist()}}
+        ids = {"user": ids_of(self._users).tolist(), "item": ids_of(self._items).tolist()}
         try:
-            answer = self._http.post("/predict", json=question).raise_for_status()
+            answer = self._http.post("/predict", json={"inputs": ids}).raise_for_status()
+            tables = self._http.get("/model/version").raise_for_status().json()["tables"]
         except httpx.HTTPError as error:
             raise ChildFailedError(f"the server does not answer: {error}") from error
         now = self._clock()
@@ -71,6 +76,8 @@ class Client:
         return Reading(
             position=document["version"]["position"],
             step=document["version"]["step"],
+            # Of a table one row is for unknown keys.
+            keys=sum(table["rows"] - 1 for table in tables if "unknown_keys" in table),
             predicted=float(served[self._shown].mean()),
             frozen=float(self._frozen[self._shown].mean()),
             true=float(true[self._shown].mean()),

@@ -16,7 +16,7 @@ _TASTE_WIDTH = _TRACK_WIDTH + 14
 
 HEADER = (
     f"{'':33}{'chance of a click':<{_TASTE_WIDTH}}{'log loss of':>16}\n"
-    f"{'time':>5}  {'position':>8}  {'lag ms':>6}  {'rows':>6}  "
+    f"{'time':>5}  {'position':>8}  {'lag ms':>6}  {'keys':>6}  "
     f"{'among pairs of one taste':<{_TASTE_WIDTH}}  {'served':>6}  {'frozen':>6}"
 )
 HEADER_EVERY_LINES = 20
@@ -24,7 +24,7 @@ LEGEND = """\
 Each second a client asks the server who clicks on what, 2,000 pairs at a time.
   position    which commit of the trainer has answered: run.seq
   lag ms      of the newest delta, from its commit to the first answer with it
-  rows        how many rows of the tables that delta holds
+  keys        how many users and items the served tables know
   S, T, F     the chance of a click: served, true, and what the server's first
               model, frozen, still says
   log loss    how wrong the answers are about the clicks of now: less is better"""
@@ -45,19 +45,17 @@ def introduction(*, users: int, items: int, limit_seconds: float) -> str:
     """What a visitor is about to see."""
     end = "Ctrl-C ends it" if limit_seconds == float("inf") else f"it ends after {limit_seconds:.0f} s"
     text = (
-        f"{users:,} users click on {items} items by taste, and tastes drift. A trainer learns from the clicks "
-        "as they come and commits the rows that changed, twice a second. A server applies each of these deltas to "
-        f"its live tables. Three processes on this machine; figures come in about 15 s, {end}."
+        f"{users:,} users click on {items} items by taste, tastes drift, and new users and items appear all the "
+        "time. A trainer learns from the clicks as they come and commits the rows that changed, twice a second. A "
+        "server applies each of these deltas to its live tables. Three processes on this machine; figures come in "
+        f"about 15 s, {end}."
     )
     return f"hotdelta: a model that learns while it serves\n\n{textwrap.fill(text, COLUMNS)}\n"
 
 
 def invitation(url: str) -> str:
     """A command to try in another terminal."""
-    return (
-        f"Ask it yourself, in another terminal:\n"
-        f"""  curl -d '{{"instances":[{{"user":7,"item":3}}]}}' {url}/predict"""
-    )
+    return f"Ask it yourself, in another terminal:\n  curl {url}/model/version"
 
 
 def note(seconds: float, text: str) -> str:
@@ -73,10 +71,9 @@ def note(seconds: float, text: str) -> str:
 
 def line(seconds: float, reading: Reading, update: Update | None) -> str:
     lag = f"{_milliseconds(update.lag_ms):>6}" if update else f"{'-':>6}"
-    rows = f"{update.rows:6,}" if update else f"{'-':>6}"
     taste = f"{track(reading)} S{reading.predicted:.2f} T{reading.true:.2f}"
     return (
-        f"{seconds:4.0f}s  {reading.position:>8}  {lag}  {rows}  {taste:<{_TASTE_WIDTH}}  "
+        f"{seconds:4.0f}s  {reading.position:>8}  {lag}  {reading.keys:>6,}  {taste:<{_TASTE_WIDTH}}  "
         f"{reading.served_loss:6.3f}  {reading.frozen_loss:6.3f}"
     )
 
@@ -112,7 +109,8 @@ def summary(readings: Sequence[Reading], updates: Sequence[Update]) -> str:
     ]
     width = max(len(row[0]) for row in rows)
     table = [f"  {name:<{width}}  {mean:>12}  {end:>10}" for name, mean, end in rows]
-    return "\n".join([*table, "", *(f"  {text}" for text in _lags(updates))])
+    came = f"{last.keys - first.keys:,} users and items were new, and served by their next commit: {last.keys:,} now"
+    return "\n".join([*table, "", *(f"  {text}" for text in (*_lags(updates), came))])
 
 
 def _lags(updates: Sequence[Update]) -> list[str]:

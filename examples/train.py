@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.click_stream import Clicks, ClickStream
+from examples.click_stream import Clicks, ClickStream, ids_of
 from hotdelta.quiet_import import quiet_import
 
 BATCH_SIZE = 256
@@ -84,7 +84,8 @@ def train(reader: ClickReader, options: argparse.Namespace) -> None:
         deadline = time.monotonic() + options.seconds if options.seconds else float("inf")
         say = _EverySecond()
         for clicks in reader.batches():
-            loss = model.train_on_batch({"user": clicks.users, "item": clicks.items}, clicks.clicked)
+            batch = {"user": ids_of(clicks.users), "item": ids_of(clicks.items)}
+            loss = model.train_on_batch(batch, clicks.clicked)
             checkpoint.watermark(clicks.at)
             checkpoint.step()
             say.line(step=int(model.optimizer.iterations), loss=float(loss), position=checkpoint.position)

@@ -1,6 +1,6 @@
 """Prints the private names that a product class shares with a base class of another library: it overrides or sets them.
 
-What can be read in our own code does not tell: `self._timer = ...` looks like an attribute of ours. Run as a program,
+What can be read in our own code does not tell: `self._saver = ...` looks like an attribute of ours. Run as a program,
 because it imports every product module, and hotdelta.compat.v1 makes a process one of TensorFlow 1.
 """
 

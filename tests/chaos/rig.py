@@ -12,7 +12,7 @@ from typing import Any
 from hotdelta.chain import Kind, Manifest, Position
 from loader import Checks, Clocks, Loader, LoaderSettings
 from tests.loader.step_model import (
-    StepModel,
+    KeyedStepModel,
     Trainer,
     answer,
     commit_paths,
@@ -26,23 +26,19 @@ BEFORE, NEXT, FULL, NEWEST = Position(1, 4), Position(1, 5), Position(1, 6), Pos
 Bits = dict[str, bytes]
 
 
-def bits_of(model: StepModel) -> Bits:
-    return {name: getattr(model, name).numpy().tobytes() for name in ("users", "items", "bias")}
-
-
 def prepare(root: Path) -> dict[Position, Bits]:
     """run/ with deltas up to NEXT, a full at FULL and a delta at NEWEST, and an export. What each state holds."""
-    trainer = Trainer(root / "run")
-    states = {Position(1, 1): bits_of(trainer.model)}
+    trainer = Trainer(root / "run", model=KeyedStepModel())
+    states = {Position(1, 1): trainer.model.bits()}
     for ids in ([1, 2], [3], [4, 60], [2, 9, 33]):
         position = trainer.train(ids)
-        states[position] = bits_of(trainer.model)
+        states[position] = trainer.model.bits()
         if len(states) == 2:
             export(root / "run", root / "export")
     position = trainer.train_full([11])
-    states[position] = bits_of(trainer.model)
+    states[position] = trainer.model.bits()
     position = trainer.train([12, 13])
-    states[position] = bits_of(trainer.model)
+    states[position] = trainer.model.bits()
     trainer.close()
     assert {BEFORE, NEXT, FULL, NEWEST} <= states.keys()
     return states

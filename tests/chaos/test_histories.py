@@ -14,14 +14,14 @@ from hotdelta.errors import DamagedError
 from loader import Checks
 from loader.files.delta_in_memory import DeltaFiles
 from tests.chaos.conftest import Prepared, hide_after
-from tests.chaos.rig import BEFORE, FULL, NEWEST, NEXT, Bits, Rig, bits_of, rig
-from tests.loader.step_model import ROWS, Trainer, commit_paths, rewind
+from tests.chaos.rig import BEFORE, FULL, NEWEST, NEXT, Bits, Rig, rig
+from tests.loader.step_model import ROWS, KeyedStepModel, Trainer, commit_paths, rewind
 
 pytestmark = pytest.mark.I4
 
 
 def learn(rig: Rig, trainer: Trainer, position: Position) -> Position:
-    rig.states[position] = bits_of(trainer.model)
+    rig.states[position] = trainer.model.bits()
     return position
 
 
@@ -30,7 +30,7 @@ def test_a_trainer_that_rewinds_and_forks_again_and_again(copied: Prepared) -> N
     with rig(root, dict(states)) as ready:
         ready.look()
         ready.require_truth(NEWEST)
-        trainer = Trainer(root / "run")
+        trainer = Trainer(root / "run", model=KeyedStepModel())
         learn(ready, trainer, trainer.train([1]))
         for number in range(6):
             newest = learn(ready, trainer, trainer.train([number]))
@@ -47,7 +47,7 @@ def test_deltas_of_an_older_run_that_arrive_late_change_nothing(copied: Prepared
     root, states = copied
     with rig(root, dict(states)) as ready:
         ready.look()
-        trainer = Trainer(root / "run")
+        trainer = Trainer(root / "run", model=KeyedStepModel())
         lost = ready.commit(NEWEST)
         newest = learn(ready, trainer, trainer.train([7]))
         for path in commit_paths(root / "run", lost):
@@ -66,7 +66,7 @@ def test_an_empty_delta_and_one_of_every_row(copied: Prepared) -> None:
     root, states = copied
     with rig(root, dict(states)) as ready:
         ready.look()
-        trainer = Trainer(root / "run")
+        trainer = Trainer(root / "run", model=KeyedStepModel())
         for ids in (np.arange(0), np.arange(ROWS), np.arange(0)):
             position = learn(ready, trainer, trainer.train(ids))
             ready.look()
@@ -77,7 +77,7 @@ def test_an_empty_delta_and_one_of_every_row(copied: Prepared) -> None:
 def test_a_directory_that_is_gone_and_one_with_another_history(copied: Prepared, tmp_path: Path) -> None:
     root, states = copied
     other_root = tmp_path / "other"
-    other = Trainer(other_root / "run")
+    other = Trainer(other_root / "run", model=KeyedStepModel())
     with rig(root, dict(states)) as ready:
         ready.look()
         ready.require_truth(NEWEST)
@@ -86,7 +86,7 @@ def test_a_directory_that_is_gone_and_one_with_another_history(copied: Prepared,
         ready.require_truth(NEWEST)
         other.train([3])
         position = other.train_full([4])
-        ready.states[position] = bits_of(other.model)
+        ready.states[position] = other.model.bits()
         other.close()
         (other_root / "run").rename(root / "run")
         ready.look()
@@ -135,10 +135,10 @@ def test_two_servers_on_one_directory_do_not_disturb_each_other(copied: Prepared
     root, states = copied
     known: dict[Position, Bits] = dict(states)
     with rig(root, known) as one, rig(root, known) as other:
-        trainer = Trainer(root / "run")
+        trainer = Trainer(root / "run", model=KeyedStepModel())
         for number in range(5):
             position = trainer.train([number])
-            known[position] = bits_of(trainer.model)
+            known[position] = trainer.model.bits()
             one.look()
             other.look()
             one.require_truth(position)

@@ -13,9 +13,9 @@ import pytest
 from hotdelta.chain import Disk, Position, Scanner, delete
 from tests.chaos.conftest import Prepared
 from tests.chaos.programs import follow
-from tests.chaos.rig import NEWEST, bits_of
+from tests.chaos.rig import NEWEST
 from tests.chaos.truth import Health, Truth
-from tests.loader.step_model import ROWS, Trainer, bring_back, find_commit, move_away, rewind
+from tests.loader.step_model import ROWS, KeyedStepModel, Trainer, bring_back, find_commit, move_away, rewind
 
 pytestmark = pytest.mark.I4
 
@@ -33,10 +33,10 @@ class Followed:
         self.truth = truth
         self.server = follow(root)
         self._health = Health(self.server)
-        self.trainer = Trainer(self.run)
+        self.trainer = Trainer(self.run, model=KeyedStepModel())
 
     def learn(self, position: Position) -> Position:
-        self.truth.learn(position, bits_of(self.trainer.model))
+        self.truth.learn(position, self.trainer.model.bits())
         return position
 
     def require(self, position: Position | str) -> None:
@@ -72,7 +72,7 @@ def test_deltas_of_an_older_run_that_arrive_late(followed: Followed, tmp_path: P
     followed.require(old)
     manifest = find_commit(followed.run, old)
     followed.trainer.close()
-    followed.trainer = Trainer(followed.run)
+    followed.trainer = Trainer(followed.run, model=KeyedStepModel())
     move_away(followed.run, manifest, tmp_path / "away")
     newest = followed.learn(followed.trainer.train([6]))
     followed.require(newest)
@@ -101,17 +101,17 @@ def test_retention_while_the_server_follows(followed: Followed) -> None:
 def test_a_directory_with_another_history_takes_the_place_of_this_one(
     followed: Followed, tmp_path: Path
 ) -> None:
-    other = Trainer(tmp_path / "run")
+    other = Trainer(tmp_path / "run", model=KeyedStepModel())
     other.train([3])
     position = other.train_full([4])
     followed.trainer.close()
     followed.run.rename(tmp_path / "old")
     followed.truth.ask(followed.server)
     other.close()
-    followed.truth.learn(position, bits_of(other.model))
+    followed.truth.learn(position, other.model.bits())
     (tmp_path / "run").rename(followed.run)
     followed.require(position)
-    followed.trainer = Trainer(followed.run)
+    followed.trainer = Trainer(followed.run, model=KeyedStepModel())
     followed.require(followed.learn(followed.trainer.train([8])))
 
 
@@ -129,9 +129,9 @@ def crowd(followed: Followed, deltas: int) -> None:
         away = Path(scratch) / "run"
         shutil.copytree(followed.run, away)
         followed.trainer.close()
-        trainer = Trainer(away)
+        trainer = Trainer(away, model=KeyedStepModel())
         positions = [
-            followed.truth.learn(trainer.train([number % ROWS]), bits_of(trainer.model))
+            followed.truth.learn(trainer.train([number % ROWS]), trainer.model.bits())
             for number in range(deltas)
         ]
         trainer.close()
@@ -140,7 +140,7 @@ def crowd(followed: Followed, deltas: int) -> None:
     (followed.root / "after").rename(followed.run)
     followed.require(positions[-1])
     shutil.rmtree(followed.root / "before")
-    followed.trainer = Trainer(followed.run)
+    followed.trainer = Trainer(followed.run, model=KeyedStepModel())
 
 
 def test_hundreds_of_tiny_deltas_at_once(followed: Followed) -> None:

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from hotdelta.chain import Position
-from tests.loader.step_model import Trainer, export
+from tests.loader.step_model import KeyedStepModel, Trainer, export
 
 
 def main() -> None:
     run_dir, export_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    trainer = Trainer(run_dir)
+    trainer = Trainer(run_dir, model=KeyedStepModel())
     resumed = trainer.writer.resumed
     if not export_dir.exists():
         export(run_dir, export_dir)
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _say(trainer: Trainer, position: Position) -> None:
-    bits = {name: getattr(trainer.model, name).numpy().tobytes().hex() for name in ("users", "items", "bias")}
+    bits = {name: content.hex() for name, content in trainer.model.bits().items()}
     status = trainer.writer.status
     told = {"position": str(position), "bits": bits, "failures": status.failures, "error": status.last_error}
     print(json.dumps(told), flush=True)

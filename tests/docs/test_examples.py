@@ -97,6 +97,7 @@ READERS_OWN: dict[str, Callable[[], Scope]] = {
     "saving.md": lambda: {"model": trained_model(), "data": random_batches()},
     "from-fluid.md": lambda: {"model": small_model(), "data": random_batches()},
     "distributed.md": lambda: {"make_model": small_model, "data": random_batches()},
+    "open-vocabulary.md": dict,
 }
 
 

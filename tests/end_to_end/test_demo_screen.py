@@ -13,6 +13,7 @@ from examples.demo_screen import COLUMNS, Update
 READING = Reading(
     position="12.34567",
     step=99_999,
+    keys=98_765,
     predicted=0.512,
     frozen=0.25,
     true=0.75,
@@ -51,6 +52,7 @@ def test_the_columns_stand_under_their_names() -> None:
     for name, value in (
         ("position", "12.34567"),
         ("lag ms", "1234.5"),
+        ("keys", "98,765"),
         ("served", "0.693"),
         ("frozen", "0.712"),
     ):

@@ -25,10 +25,11 @@ from tests.golden.golden_chains import CHAINS, Digests, GoldenChain, digests, go
 from tests.golden.keras_recipes import batch, checkpoint_of, live_values, ranker
 from tests.io.models import bits
 from tests.loader.step_model import SIGNATURE, serving, wait_for_position
+from tests.train.keys.keyed_loop import Training
 
 pytestmark = pytest.mark.I1
 
-EVERY_CHAIN = ["forked", "io", "keras", "signed", "slot_names", "tf1", "tf1_servers", "tf2_servers"]
+EVERY_CHAIN = ["forked", "io", "keras", "keyed", "signed", "slot_names", "tf1", "tf1_servers", "tf2_servers"]
 # Of slot_names only a model tells which ids are those of a slot: tests/train/model/test_slot_owners.py resumes it.
 READ_BY_NAME = [name for name in EVERY_CHAIN if name != "slot_names"]
 KERAS_CHAINS = ["forked", "keras", "signed"]
@@ -113,6 +114,27 @@ def test_it_is_exported_and_served(chain: GoldenChain, tmp_path: Path) -> None:
     _assert_serves(tmp_path, chain)
 
 
+@of_each(["keyed"])
+def test_a_loop_goes_on_with_its_keys_and_they_are_served(chain: GoldenChain, tmp_path: Path) -> None:
+    run_dir = chain.copy_to(tmp_path)
+    training = Training(run_dir)
+    with training.writer as writer:
+        assert writer.resumed is not None
+        assert (str(writer.resumed.position), writer.resumed.step) == (chain.newest, chain.step)
+        assert digests(training.values()) == chain.states[chain.newest]
+        assert len(training.ranker.users.items()[0]) == 45
+        state = _export(run_dir, tmp_path / "export")
+        assert state == part_of(chain.states[chain.newest], state)
+        training.train(["user 44", "user 45"])
+        writer.save()
+        with serving(tmp_path) as loader:
+            assert writer.position is not None
+            wait_for_position(loader, writer.position)
+            users = [f"user {number}" for number in range(50)]
+            served, _ = loader.predict(SIGNATURE, {"users": np.array(users, object)})
+        np.testing.assert_array_equal(served["score"], training.ranker.serve(tf.constant(users))["score"])
+
+
 @of_each(["io"])
 def test_saves_are_loaded_each_by_its_name(chain: GoldenChain, tmp_path: Path) -> None:
     run_dir = chain.copy_to(tmp_path)
@@ -156,10 +178,10 @@ def test_a_manifest_of_a_later_format_is_refused_by_name_and_the_rest_is_served(
     run_dir = chain.copy_to(tmp_path)
     newest = Scanner(run_dir).scan().manifests[-1]
     path = run_dir / ".incremental_checkpoint" / f"{newest.prefix}.manifest.json"
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 3'))
     assert hotdelta(["verify", str(run_dir)]) == 1
     said = capsys.readouterr()
-    assert "format_version 2" in said.out + said.err
+    assert "format_version 3" in said.out + said.err
     assert "upgrade hotdelta" in said.out + said.err
     with serving(tmp_path) as loader:
         wait_for_position(loader, _before(run_dir, newest.position))

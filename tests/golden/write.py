@@ -20,6 +20,7 @@ RECIPES = {
     "tf1_servers": "tests.golden.graph_recipes",
     "tf2_servers": "tests.golden.server_recipes",
     "slot_names": "tests.golden.loop_recipes",
+    "keyed": "tests.golden.loop_recipes",
 }
 
 
