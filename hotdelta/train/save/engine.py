@@ -147,15 +147,19 @@ class SaveEngine(Trained):
             return False
         if self._pipeline.has_news:
             self._quiet_at_last_cut = None  # What it had may have to be saved again.
-        elif quiet.steps is not None and quiet == self._quiet_at_last_cut:
+        elif quiet.is_alone and quiet == self._quiet_at_last_cut:
             self._clocks.delta.restart()  # Nothing was trained since.
             return True
+        self.save_in_quiet(quiet, self.save_if_due)
+        return True
+
+    def save_in_quiet(self, quiet: Quiet, save: Callable[[], None]) -> None:
+        """What it cuts is given back when a step has begun meanwhile."""
         self._quiet = quiet
         try:
-            self.save_if_due()
+            save()
         finally:
             self._quiet = None
-        return True
 
     @locked
     def save(self) -> Position | None:

@@ -34,12 +34,13 @@ STOP_SECONDS = 600.0
 class Quiet:
     """No step is under way. Two that are equal: none was in between, either.
 
-    `steps`: a count of them; None where they are made on other machines, and a cut waits for nobody. `untold`: of
-    those that are finished, how many nobody has told of yet.
+    `steps`: a count of them. `untold`: of those that are finished, how many nobody has told of yet. `is_alone`: False
+    where others train too, on other machines: a cut waits for none of their steps, and `steps` does not count them.
     """
 
-    steps: int | None
+    steps: int
     untold: int = 0
+    is_alone: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class StepBrackets:
 
     def quiet(self) -> Quiet | None:
         if self._has_workers:
-            return Quiet(None)
+            return Quiet(0, is_alone=False)
         return Quiet(self._begun) if self.are_used and self._begun == self._ended else None
 
     def why_blind(self) -> str | None:

@@ -19,11 +19,13 @@ from hotdelta.chain.format import names
 from hotdelta.compat.v1.chain.session_chain import SessionChain
 from hotdelta.compat.v1.recording.training_graph import training_graph_of
 from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.schedule import SaveEvery
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
 from tests.compat.graph_mode.checks_of_exports import export, predictions, rows_of, served
 from tests.compat.graph_mode.checks_of_failures import MANY_ROWS, race
 from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_graphs import (
+    COLUMNS,
     Build,
     Model,
     assert_same_bits,
@@ -55,12 +57,18 @@ def cluster_model(build: Build, optimizer: Any) -> Iterator[tuple[Model, str]]:
 
 
 @contextmanager
-def running_chain(directory: Path, model: Model, target: str) -> Iterator[tuple[Any, SessionChain]]:
+def running_chain(
+    directory: Path, model: Model, target: str, options: WriterOptions | None = None
+) -> Iterator[tuple[Any, SessionChain]]:
     """A Session that is saved only when the caller says so."""
     scaffold = tf.train.Scaffold(incremental_save_restore=True)
     session = tf.train.ChiefSessionCreator(scaffold, master=target).create_session()
     chain = SessionChain(
-        scaffold.saver.prepare(), directory, options=WriterOptions(), step_tensor=model.step, meta_graph=None
+        scaffold.saver.prepare(),
+        directory,
+        options=options or WriterOptions(),
+        step_tensor=model.step,
+        meta_graph=None,
     )
     chain.start(session)
     yield session, chain
@@ -249,6 +257,25 @@ def test_what_a_server_could_not_write_is_in_the_next_delta(tmp_path: Path, trac
         assert delta is not None
         assert tracking == "compared" or delta.rows_changed == 3
         assert_same_bits(newest_state(tmp_path), live_state(session))
+
+
+def test_what_a_step_records_after_its_count_was_saved_is_saved_though_no_step_follows(
+    tmp_path: Path,
+) -> None:
+    every_step = WriterOptions(delta=SaveEvery(steps=1))
+    with cluster_model(Build(parts=2), OPTIMIZERS["touched"]()) as (model, target):
+        # As the rows of a step of which a cut has seen only the count.
+        late = tf.group([tf.scatter_add(part, [3], [[1.0] * COLUMNS]) for part in model.table])
+        with running_chain(tmp_path, model, target, every_step) as (session, chain):
+            session.run(model.train, {model.ids: [1]})
+            chain.save_in_pause()
+            chain.wait()
+            session.run(late)
+            for _ in range(3):
+                chain.save_in_pause()
+                chain.wait()
+            assert_same_bits(newest_state(tmp_path), live_state(session))
+            assert len(manifests(tmp_path, Kind.DELTA)) == 2
 
 
 @pytest.mark.parametrize("use_resource", [False, True])

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -187,12 +188,29 @@ def test_no_cut_of_thousands_mixes_two_steps(tmp_path: Path, use_resource: bool)
     assert_never_mixed(tmp_path, 2500, use_resource=use_resource)
 
 
-def test_every_commit_is_of_one_step(tmp_path: Path) -> None:
-    """By either thread: both are at it, as often as the disk lets them."""
+@contextmanager
+def placed_graph(*, is_cluster: bool) -> Iterator[str]:
+    """A graph whose variables are in this process, or on the servers of a cluster with one worker; and its target."""
     with new_graph():
+        if not is_cluster:
+            yield ""
+            return
+        cluster = fresh_cluster()
+        with cluster.device():
+            yield cluster.target
+
+
+in_both = pytest.mark.parametrize("is_cluster", [False, True], ids=["one process", "cluster"])
+
+
+@in_both
+def test_every_commit_is_of_one_step(tmp_path: Path, is_cluster: bool) -> None:
+    """By either thread: both are at it, as often as the disk lets them."""
+    options = {**BY_TIME, "save_incremental_checkpoint_secs": 0.001}
+    with placed_graph(is_cluster=is_cluster) as target:
         ids, _ = stream_of(slow)
         step = counting_train(ids)
-        with monitored(tmp_path, **{**BY_TIME, "save_incremental_checkpoint_secs": 0.001}) as session:
+        with monitored(tmp_path, master=target, **options) as session:
             while len(manifests(tmp_path)) < COMMITS:
                 session.run(step)
             last = live_state(session._tf_sess())
@@ -208,16 +226,17 @@ def test_without_the_protocol_cuts_are_mixed(tmp_path: Path) -> None:
     assert torture(tmp_path, cuts=5000, is_watched=False).mixed
 
 
-def test_while_a_run_waits_for_its_data_what_is_due_is_committed(tmp_path: Path) -> None:
+@in_both
+def test_while_a_run_waits_for_its_data_what_is_due_is_committed(tmp_path: Path, is_cluster: bool) -> None:
     def waiting() -> Iterator[int]:
         yield from (1, 2, 3)
         wait_for_commit(tmp_path, 3)
         yield 4
 
-    with new_graph():
+    with placed_graph(is_cluster=is_cluster) as target:
         ids, _ = stream_of(waiting)
         step = counting_train(ids)
-        with monitored(tmp_path, **BY_TIME) as session:
+        with monitored(tmp_path, master=target, **BY_TIME) as session:
             for _ in range(4):
                 session.run(step)
             # And between two runs.

@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 class RunWatch:
     """Whether a run is writing. The thread that trains calls `enter` and `leave`; any thread may ask.
 
-    Each run has a ticket, a higher one than all before it, which it shows in the graph before it writes anything.
+    Each run has a ticket, a higher one than all before it, which it shows in the graph before it writes anything. In a
+    cluster that is true of the chief's own runs; the other workers train when they like.
     """
 
     def __init__(self, graph: TrainingGraph) -> None:
@@ -30,7 +31,7 @@ class RunWatch:
         self._thread = 0
         self._is_said = False
         self.why_blind: str | None = None
-        if self._marks is None and not self._is_cluster:
+        if self._marks is None:
             self.why_blind = "the graph was finalized before it could be marked where its runs begin to write"
 
     @property
@@ -54,19 +55,18 @@ class RunWatch:
 
     def quiet(self, session: Any) -> Quiet | None:
         """None while a run may be writing, or one that no hook has seen may be."""
-        if self._is_cluster:
-            return Quiet(None)
         if self._marks is None or self.why_blind is not None:
             return None
         # In this order: a run that ends, or begins to write, in between makes two answers differ.
         begun = int(session.run(self._marks.begun))
         ticket, opened = self._ticket, self._open
-        if begun == UNSEEN:
+        if begun == UNSEEN and not self._is_cluster:
             self._say_unseen()
             return None
-        if self._marks.hidden is not None:
-            return Quiet(ticket) if opened is None else None
-        return Quiet(begun) if opened is None or begun < opened else None
+        if opened is not None and (begun == UNSEEN or begun >= opened or self._marks.hidden is not None):
+            return None
+        steps = begun if self._marks.hidden is None else ticket
+        return Quiet(steps, is_alone=not self._is_cluster)
 
     def _say_unseen(self) -> None:
         if self._ticket and not self._is_said:

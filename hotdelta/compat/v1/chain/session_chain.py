@@ -56,6 +56,9 @@ LOOK_SECONDS = 0.25
 class SessionChain(SaveEngine):
     """Saves what the Sessions of one chief change.
 
+    Nobody stops the workers of a cluster for a cut: it may fall between the count of a step and the record of its rows
+    (`_is_cut_in_steps`). When no step follows, one more cut does, until one is empty.
+
     Fulls are written by the thread that trains, as with tf.train.Saver. A save that fails is logged and its rows are
     due again; the first one raises.
     """
@@ -93,6 +96,7 @@ class SessionChain(SaveEngine):
         self._session: Any = None
         self._step = 0
         self._look_at = 0.0
+        self._is_cut_in_steps = False
         # Of the newest batch that was trained before this Session.
         self._resumed_batch = TrainedBatch()
         self._committed: list[Manifest] = []
@@ -278,12 +282,18 @@ class SessionChain(SaveEngine):
             self._look_at = self._clock() + LOOK_SECONDS
             if self._is_idle():
                 self._clocks.delta.restart()
-                return True
+                return not self._is_cut_in_steps or self._cut_again()
             return super().save_in_pause()
         except (tf.errors.OpError, RuntimeError):
             if not self.is_session_closed():
                 raise
             return False
+
+    def _cut_again(self) -> bool:
+        quiet = self.quiet()
+        if quiet is not None:
+            self.save_in_quiet(quiet, lambda: self.cut(is_closing=False))
+        return quiet is not None
 
     def is_job_ready(self) -> bool:
         return self._progress.job_saves.is_ready(self._step)
@@ -291,12 +301,15 @@ class SessionChain(SaveEngine):
     def take_cut(self, quiet: Quiet | None) -> Cut | None:  # noqa: ARG002 - all steps are in the graph
         self._before_delta(self._session, self._step)
         try:
-            return self._take_changed()
+            cut = self._take_changed()
         finally:
             self._progress.job_saves.release()
+        self._is_cut_in_steps = self.watch.is_cluster and (cut is None or not cut.is_empty)
+        return cut
 
     def take_closing_cut(self, quiet: Quiet | None) -> Cut | None:  # noqa: ARG002 - fulls are left to training
         """The other workers of the job stop until the full is written, or given up."""
+        self._is_cut_in_steps = self.watch.is_cluster
         self._closing_cut = self._forget_changed() if self._chain.tip is None else self._take_changed()
         return self._closing_cut
 

@@ -221,13 +221,11 @@ def mark_steps(graph: TrainingGraph, saved: Sequence[SavedVariable]) -> None:
     Before any Session has run these operations. Raises ConfigurationError for a bookmark that cannot be kept.
     """
     noted = bookmark_of(tf.compat.v1.get_default_graph())
-    if graph.roll is not None:
-        if noted is not None:
-            raise ConfigurationError(
-                "a bookmark is of one reader, and the workers of a cluster have one each",
-                hint="take it out, and save where each reader is with tf.train.job_progress",
-            )
-        return
+    if graph.roll is not None and noted is not None:
+        raise ConfigurationError(
+            "a bookmark is of one reader, and the workers of a cluster have one each",
+            hint="take it out, and save where each reader is with tf.train.job_progress",
+        )
     uses = [find_uses(part) for part in _parts(saved)]
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(SCOPE):
         graph.marks = graph.marks or StepMarks()
