@@ -57,7 +57,8 @@ class SessionChain(SaveEngine):
     """Saves what the Sessions of one chief change.
 
     Nobody stops the workers of a cluster for a cut: it may fall between the count of a step and the record of its rows
-    (`_is_cut_in_steps`). When no step follows, one more cut does, until one is empty.
+    (`_is_cut_in_steps`). When no step follows, one more cut does, until one is empty, or has all rows because of a task
+    that does not record.
 
     Fulls are written by the thread that trains, as with tf.train.Saver. A save that fails is logged and its rows are
     due again; the first one raises.
@@ -97,6 +98,7 @@ class SessionChain(SaveEngine):
         self._step = 0
         self._look_at = 0.0
         self._is_cut_in_steps = False
+        self._is_cut_of_all_rows = False
         # Of the newest batch that was trained before this Session.
         self._resumed_batch = TrainedBatch()
         self._committed: list[Manifest] = []
@@ -293,6 +295,8 @@ class SessionChain(SaveEngine):
         quiet = self.quiet()
         if quiet is not None:
             self.save_in_quiet(quiet, lambda: self.cut(is_closing=False))
+            if self._is_cut_of_all_rows:
+                self._is_cut_in_steps = False
         return quiet is not None
 
     def is_job_ready(self) -> bool:
@@ -317,7 +321,7 @@ class SessionChain(SaveEngine):
         others = self._collect_others()
         if others is None:
             return None
-        self._graph.mark_unrecorded(self._session)
+        self._is_cut_of_all_rows = self._graph.mark_unrecorded(self._session)
         return self._cuts.take(self._session, self._places(others), trained_at=time.time())
 
     def _forget_changed(self) -> Cut | None:

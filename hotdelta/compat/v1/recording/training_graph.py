@@ -120,10 +120,12 @@ class TrainingGraph:
         if self.roll is not None:
             self.roll.deny(session)
 
-    def mark_unrecorded(self, session: Any) -> None:
-        """All rows are due when somebody may have written without recording since this was last asked."""
-        if self.roll is not None and self.roll.has_unrecorded(session):
+    def mark_unrecorded(self, session: Any) -> bool:
+        """All rows are due when somebody may have written without recording since this was last asked: whether so."""
+        is_unrecorded = self.roll is not None and self.roll.has_unrecorded(session)
+        if is_unrecorded:
             session.run(self.all_touched)
+        return is_unrecorded
 
     @property
     def marker_initializers(self) -> list[tf.Operation]:
