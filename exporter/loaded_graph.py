@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -80,9 +80,9 @@ class LoadedGraph:
         """Free the memory of all variables of the schema; they have no value then."""
         self._session.run(self._emptied)
 
-    def read_all(self, index: int) -> Array:
-        """The whole of the index-th variable of the schema."""
-        return np.asarray(self._session.run(self._whole[index]))
+    def read_whole(self, indices: Sequence[int]) -> list[Array]:
+        """These variables of the schema. Each new choice of them costs the Session a look through the graph."""
+        return [np.asarray(value) for value in self._session.run([self._whole[index] for index in indices])]
 
     def _add_reads(self) -> None:
         """All at once: each operation that is added later makes the Session look through the graph again."""

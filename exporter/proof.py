@@ -20,7 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from exporter.fingerprint import Fingerprint, Fingerprinting, Fingerprints, slices_with, value_slices
+from exporter.fingerprint import (
+    CHUNK_BYTES,
+    Fingerprint,
+    Fingerprinting,
+    Fingerprints,
+    slices_with,
+    value_slices,
+)
 from exporter.loaded_graph import LoadedGraph
 from exporter.signatures.variables import empty_variable
 from exporter.value_files import fingerprint_values
@@ -72,6 +79,9 @@ class _Runtime(Protocol):
 
     how: str
 
+    def read_whole(self, indices: Sequence[int]) -> list[Array]:
+        """These variables of the schema, in one call."""
+
     def read_saved(self, index: int, spec: VariableSpec) -> Iterator[Array]:
         """The index-th variable of the schema in slices, not copied: before anything was restored."""
 
@@ -119,16 +129,18 @@ class _SessionRuntime:
 
     def __init__(self, graph: LoadedGraph) -> None:
         self._graph = graph
+        self.read_whole = graph.read_whole
         self.empty = graph.empty_variables
         self.restore = graph.restore
 
     def read_saved(self, index: int, spec: VariableSpec) -> Iterator[Array]:
-        return slices_with(spec, partial(self._graph.slice_rows, index), partial(self._graph.read_all, index))
+        return slices_with(spec, partial(self._graph.slice_rows, index), partial(self._read_one, index))
 
     def read_restored(self, index: int, spec: VariableSpec) -> Iterator[Array]:
-        return slices_with(
-            spec, partial(self._graph.gather_rows, index), partial(self._graph.read_all, index)
-        )
+        return slices_with(spec, partial(self._graph.gather_rows, index), partial(self._read_one, index))
+
+    def _read_one(self, index: int) -> Array:
+        return self.read_whole([index])[0]
 
 
 class _EagerRuntime:
@@ -137,6 +149,9 @@ class _EagerRuntime:
     def __init__(self, directory: Path) -> None:
         self._loaded = tf.saved_model.load(str(directory))
         self._variables = self._loaded.hotdelta_variables
+
+    def read_whole(self, indices: Sequence[int]) -> list[Array]:
+        return [np.asarray(self._variables[index].read_value()) for index in indices]
 
     def read_saved(self, index: int, spec: VariableSpec) -> Iterator[Array]:
         return value_slices(self._variables[index], spec)
@@ -158,7 +173,7 @@ class _EagerRuntime:
 
 
 def _verify(runtime: _Runtime, schema: Schema, expected: Expected) -> None:
-    saved = _read(runtime.read_saved, _specs(schema, expected.saved), runtime.how)
+    saved = _read(runtime, runtime.read_saved, schema, expected.saved)
     _compare(f"as saved, {runtime.how}", saved, expected.saved)
     if expected.state is None:
         return
@@ -167,7 +182,7 @@ def _verify(runtime: _Runtime, schema: Schema, expected: Expected) -> None:
     when = f"after restoring {expected.state.newest.position}, {runtime.how}"
     restored = expected.restored()
     try:
-        found = _read(runtime.read_restored, _specs(schema, restored), runtime.how)
+        found = _read(runtime, runtime.read_restored, schema, restored)
     except tf.errors.OpError as error:
         raise _mismatch(f"the export has no values {when}: {error.message}") from error
     _compare(when, found, restored)
@@ -184,18 +199,36 @@ def _specs(schema: Schema, expected: Fingerprints) -> list[VariableSpec]:
 
 
 def _read(
-    read: Callable[[int, VariableSpec], Iterator[Array]], specs: Sequence[VariableSpec], how: str
+    runtime: _Runtime,
+    read: Callable[[int, VariableSpec], Iterator[Array]],
+    schema: Schema,
+    expected: Fingerprints,
 ) -> dict[str, Fingerprint]:
+    specs = _specs(schema, expected)
     found, done = {}, 0
     total = sum(tensor_bytes(spec.dtype, spec.shape) for spec in specs)
-    progress = ProgressLog("comparing bytes of values", of=total, how=how)
+    progress = ProgressLog("comparing bytes of values", of=total, how=runtime.how)
+    together = _read_together(schema)
+    small = dict(zip(together, runtime.read_whole(together), strict=True))
     for index, spec in enumerate(specs):
         passing = Fingerprinting(spec)
-        for values in read(index, spec):
+        for values in _rows_in_use(small[index], spec) if index in small else read(index, spec):
             passing.add(values)
             progress.tell(done := done + values.nbytes)
         found[spec.key] = passing.result()
     return found
+
+
+def _rows_in_use(whole: Array, spec: VariableSpec) -> Iterator[Array]:
+    yield whole[: spec.shape[0]] if spec.is_table else whole
+
+
+def _read_together(schema: Schema) -> list[int]:
+    """As many variables as a chunk has room for, the smallest first: in a Session each first call costs the most."""
+    sizes = [tensor_bytes(spec.dtype, spec.shape) for spec in schema.variables]
+    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
+    fit = np.cumsum([sizes[index] for index in smallest_first]) <= CHUNK_BYTES
+    return sorted(index for index, fits in zip(smallest_first, fit, strict=True) if fits)
 
 
 def _restore(runtime: _Runtime, state: ChainState) -> None:

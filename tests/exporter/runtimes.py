@@ -47,5 +47,8 @@ class SessionRuntime:
         return self.graph.call(signature, inputs)
 
     def state(self) -> dict[str, bytes]:
-        values = {key: self.graph.read_all(index).tobytes() for index, key in enumerate(KEYS)}
+        values = {
+            key: value.tobytes()
+            for key, value in zip(KEYS, self.graph.read_whole(range(len(KEYS))), strict=True)
+        }
         return values | {name: value.tobytes() for name, value in self.call("identity").items()}

@@ -125,7 +125,9 @@ def test_a_worker_without_recorders_that_outlives_its_chief_ends_and_what_it_tra
     assert_written_whole(tmp_path, times=2)
 
 
-def test_a_task_that_is_gone_without_leaving_the_roll_makes_no_deltas_while_nobody_trains(tmp_path: Path) -> None:
+def test_a_task_that_is_gone_without_leaving_the_roll_makes_no_deltas_while_nobody_trains(
+    tmp_path: Path,
+) -> None:
     cluster = fresh_cluster()
     with task(cluster, tmp_path, **NO_DELTAS), task(cluster, tmp_path, number=1, **NO_DELTAS):
         pass
