@@ -164,8 +164,7 @@ def test_each_server_writes_exactly_its_own_rows(tmp_path: Path) -> None:
             values = [tensor.op for tensor in writer.inputs[3:] if tensor.op.type != "Placeholder"]
             assert {_task(value) for value in values} == {_task(writer)}
         train(session, model, [[0, 1, 9, 14, 29], [2, 3]])
-        # A look in a pause may have cut between the two.
-        delta = max(manifests(tmp_path, Kind.DELTA), key=lambda delta: delta.tables["table"].rows_changed)
+        (delta,) = manifests(tmp_path, Kind.DELTA)
         graph = training_graph_of(session.graph)
         assert graph is not None
         parts = graph.tables[0].saved.parts
@@ -277,6 +276,30 @@ def test_what_a_step_records_after_its_count_was_saved_is_saved_though_no_step_f
                 chain.wait()
             assert_same_bits(newest_state(tmp_path), live_state(session))
             assert len(manifests(tmp_path, Kind.DELTA)) == 2
+
+
+def test_a_cut_that_follows_a_save_has_no_step_of_the_chief(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even one that ends while the steps are looked at."""
+    with (
+        cluster_model(Build(parts=2), OPTIMIZERS["touched"]()) as (model, target),
+        running_chain(tmp_path, model, target, WriterOptions(delta=SaveEvery(steps=2))) as (session, chain),
+    ):
+        note = chain._note_step
+
+        def note_and_step() -> None:
+            note()
+            session.run(model.train, {model.ids: [1], **chain.watch.enter()})
+            chain.watch.leave()
+
+        monkeypatch.setattr(chain, "_note_step", note_and_step)
+        chain.save_in_pause()
+        chain.wait()
+        assert not manifests(tmp_path, Kind.DELTA)
+        monkeypatch.undo()
+        assert chain.write_delta() is not None
+        assert_same_bits(newest_state(tmp_path), live_state(session))
 
 
 @pytest.mark.parametrize("use_resource", [False, True])

@@ -282,17 +282,18 @@ class SessionChain(SaveEngine):
             if self.is_session_closed():
                 return False
             self._look_at = self._clock() + LOOK_SECONDS
+            # Before the steps are looked at: one that ends after this is in no cut that follows from the look.
+            quiet = self.quiet()
             if self._is_idle():
                 self._clocks.delta.restart()
-                return not self._is_cut_in_steps or self._cut_again()
+                return not self._is_cut_in_steps or self._cut_again(quiet)
             return super().save_in_pause()
         except (tf.errors.OpError, RuntimeError):
             if not self.is_session_closed():
                 raise
             return False
 
-    def _cut_again(self) -> bool:
-        quiet = self.quiet()
+    def _cut_again(self, quiet: Quiet | None) -> bool:
         if quiet is not None:
             self.save_in_quiet(quiet, lambda: self.cut(is_closing=False))
             if self._is_cut_of_all_rows:
