@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotdelta import operator_orders
-from hotdelta.chain import Kind, Listing, Manifest, Scanner, plan, verify
+from hotdelta.chain import Kind, Listing, Manifest, Scanner, TableRecord, plan, verify
 from hotdelta.chain.history.signing import trusted_listing
 from hotdelta.check_progress import CheckProgress
 from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HotdeltaError
@@ -136,7 +136,13 @@ def _tell_growing(manifests: Sequence[Manifest]) -> None:
     """How full the tables are that reserve more rows than they have, at the newest position."""
     for key, table in manifests[-1].tables.items() if manifests else ():
         if table.rows_in_use is not None:
-            print(f"{key}: {table.rows_in_use:,} of {table.shape[0]:,} rows in use")
+            print(f"{key}: {table.rows_in_use:,} of {table.shape[0]:,} rows in use{_tell_keys(table)}")
+
+
+def _tell_keys(table: TableRecord) -> str:
+    if table.keys_live is None:
+        return ""
+    return f"; {table.keys_live:,} keys, {table.keys_new or 0:,} new and {table.rows_deleted:,} deleted"
 
 
 def _verify(directory: Path, listing: Listing) -> int:

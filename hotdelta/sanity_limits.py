@@ -45,8 +45,9 @@ class SanityLimits:
         "no delta may touch a larger share of the rows; for tables tracked as touched, not as changed",
         high=1.0,
     )
-    # Not told of: no delta deletes rows yet.
-    max_deleted_share: float = _limit(0.5, "", high=1.0)
+    max_deleted_share: float = _limit(
+        0.5, "no delta may delete a larger share of the keys of a table without a fixed vocabulary", high=1.0
+    )
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -70,7 +71,7 @@ class LimitChange:
             raise ConfigurationError(f"{text!r} is no limit", hint="write NAME=VALUE or KEY:NAME=VALUE")
         if name not in LIMIT_NAMES:
             raise ConfigurationError(
-                f"there is no limit {name!r}", hint=f"limits: {', '.join(sorted(_TOLD))}"
+                f"there is no limit {name!r}", hint=f"limits: {', '.join(sorted(LIMIT_NAMES))}"
             )
         if key and name == MIN_UPDATES:
             raise ConfigurationError(f"{MIN_UPDATES} is for all variables", hint="give it without a key")
@@ -116,12 +117,13 @@ class SanitySettings:
 _SETTINGS = {setting.name: setting for setting in fields(SanityLimits)}
 _SETTINGS[MIN_UPDATES] = next(setting for setting in fields(SanitySettings) if setting.name == MIN_UPDATES)
 LIMIT_NAMES = frozenset(_SETTINGS)
-_TOLD = {name: setting for name, setting in _SETTINGS.items() if setting.metadata["help"]}
 
 
 def describe_limits() -> str:
     """One line for each limit: its name, its default, and what it is for."""
-    lines = {f"{name}={_show(setting.default)}": setting.metadata["help"] for name, setting in _TOLD.items()}
+    lines = {
+        f"{name}={_show(setting.default)}": setting.metadata["help"] for name, setting in _SETTINGS.items()
+    }
     width = max(map(len, lines))
     return "\n".join(f"  {limit.ljust(width)}  {about}" for limit, about in lines.items())
 

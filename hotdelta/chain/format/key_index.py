@@ -127,6 +127,28 @@ def find(buckets: Integers, keys: Integers) -> Integers:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class KeyChanges:
+    """What became of keys between two states of the same buckets. `dealt`: the rows that other keys have now."""
+
+    come: Integers
+    gone: Integers
+    dealt: Integers
+
+
+def changes(old: Integers, new: Integers) -> KeyChanges:
+    """Exact when all buckets are given that differ: an entry that only moved is in two of them."""
+    (old_keys, old_rows), (new_keys, new_rows) = items_of(old), items_of(new)
+    _, among_old, among_new = np.intersect1d(old_keys, new_keys, return_indices=True)
+    is_kept = np.zeros(len(new_keys), np.bool_)
+    is_kept[among_new] = old_rows[among_old] == new_rows[among_new]
+    return KeyChanges(
+        come=np.setdiff1d(new_keys, old_keys),
+        gone=np.setdiff1d(old_keys, new_keys),
+        dealt=np.sort(new_rows[~is_kept]),
+    )
+
+
 def why_malformed(bucket_ids: Integers, buckets: Integers, counts: Counts) -> str:
     """What is wrong with buckets that an update brings to a table with these counts; empty when nothing is.
 

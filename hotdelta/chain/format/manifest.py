@@ -38,6 +38,7 @@ class Tracking(StrEnum):
     CHANGED = "changed"
 
 
+_OPTIONAL_COUNTS = ("rows_in_use", "keys_live", "keys_new")
 _KINDS = tuple(map(str, Kind))
 _TRACKINGS = tuple(map(str, Tracking))
 
@@ -49,6 +50,8 @@ class TableRecord:
     The rows of a table that the trainer keeps in several parts lie part after part; `part_rows` says how many each
     has (empty: one part), and `strategy` which ids they hold: mod, div, or empty when that is not known. Of a growing
     table `shape` is what is reserved, and the state of this commit has its first `rows_in_use` rows (None: it has all).
+    Of a table with keys, `rows_deleted` are the keys of the parent that are gone; `keys_live` and `keys_new` are those
+    that it has now, and those that the parent did not have (None: not said).
     """
 
     shape: tuple[int, ...]
@@ -59,6 +62,8 @@ class TableRecord:
     part_rows: tuple[int, ...] = ()
     strategy: str = ""
     rows_in_use: int | None = None
+    keys_live: int | None = None
+    keys_new: int | None = None
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -169,7 +174,7 @@ def _to_document(manifest: Manifest) -> dict[str, Any]:
                     if table.part_rows
                     else {}
                 ),
-                **({} if table.rows_in_use is None else {"rows_in_use": table.rows_in_use}),
+                **{name: count for name in _OPTIONAL_COUNTS if (count := getattr(table, name)) is not None},
             }
             for key, table in manifest.tables.items()
         },
@@ -247,7 +252,7 @@ def _read_table(fields: Fields) -> TableRecord:
         rows_deleted=fields.count("rows_deleted"),
         part_rows=fields.optional_counts("part_rows"),
         strategy=fields.optional_choice("strategy", STRATEGIES),
-        rows_in_use=fields.optional_count("rows_in_use"),
+        **{name: fields.optional_count(name) for name in _OPTIONAL_COUNTS},
     )
     if table.part_rows and sum(table.part_rows) != table.shape[0]:
         raise ManifestError(f"{fields.where} has parts that do not add up to its rows")
@@ -255,6 +260,8 @@ def _read_table(fields: Fields) -> TableRecord:
         raise ManifestError(f"{fields.where} has more rows in use than it reserves")
     if table.rows_changed > table.stored_shape[0] or table.rows_deleted > table.stored_shape[0]:
         raise ManifestError(f"{fields.where} changes more rows than it has")
+    if max(table.keys_live or 0, table.keys_new or 0) > table.stored_shape[0]:
+        raise ManifestError(f"{fields.where} has more keys than rows")
     return table
 
 

@@ -25,6 +25,10 @@ DELTA_STEM = "incremental_model.ckpt-"
 IDS_SUFFIX = "-ids"
 ROWS_SUFFIX = "-rows"
 VALUE_SUFFIX = "-value"
+# Beside the rows of a table with keys: the keys of the parent that are gone.
+DELETED_SUFFIX = "-deleted"
+# Before the key of such a table: how often and when each of its rows was trained, which only some trainers keep.
+USAGE_PREFIX = "usage/"
 IDENTITY_TENSOR = "hotdelta-identity"
 STEP_TENSOR = "hotdelta-step"
 TRAINER_STATE_TENSOR = "hotdelta-trainer-state"
