@@ -41,9 +41,13 @@ class DynamicEmbedding(keras.layers.Layer):
         default: Any = "zeros",
         combiner: str | None = None,
         seed: int = 0,
+        eviction: Any = None,
         **kwargs: Any,
     ) -> None:
-        """`max_rows`: the most keys that it may ever have; it is address space until they come."""
+        """`max_rows`: the most keys that it may have at a time; it is address space until they come.
+
+        `eviction`: which keys go, one policy of hotdelta.train or several; None: those that are removed by hand.
+        """
         super().__init__(**kwargs)
         if combiner is not None and combiner not in COMBINERS:
             raise ConfigurationError(f"combiner is {combiner!r}", hint=f"say one of {', '.join(COMBINERS)}")
@@ -53,6 +57,7 @@ class DynamicEmbedding(keras.layers.Layer):
         self.default = default
         self.combiner = combiner
         self.seed = seed
+        self.eviction = eviction
         self._settings = settings_of(
             self.name,
             dim=dim,
@@ -61,6 +66,7 @@ class DynamicEmbedding(keras.layers.Layer):
             default=default,
             seed=seed,
             dtype=self.variable_dtype,
+            eviction=eviction,
         )
         self._keyed: KeyedTable | None = None
         self.supports_jit = False
@@ -89,6 +95,15 @@ class DynamicEmbedding(keras.layers.Layer):
             dtype=self.variable_dtype,
             name="rows",
         )
+        self.usage = None
+        if settings.eviction:
+            self.usage = GrowingVariable(
+                lambda: settings.make_usage(value_of(self.rows), name="usage"),
+                shape=(settings.capacity, settings.usage_columns),
+                dtype="int64",
+                trainable=False,
+                name="usage",
+            )
         self.built = True
 
     @property
@@ -96,7 +111,8 @@ class DynamicEmbedding(keras.layers.Layer):
         """None while Keras is still inferring shapes."""
         if self._keyed is None and self.built and value_of(self.rows) is not None:
             parts = {name: value_of(getattr(self, name)) for name in ("rows", "index", "counts")}
-            self._keyed = KeyedTable(self._settings, **parts)
+            usage = None if self.usage is None else value_of(self.usage)
+            self._keyed = KeyedTable(self._settings, **parts, usage=usage, name=self.name)
         return self._keyed
 
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> Any:
@@ -130,6 +146,12 @@ class DynamicEmbedding(keras.layers.Layer):
             raise ConfigurationError(f"layer {self.name} is not built yet", hint="call the model once before")
         self.table.assign(keys, rows)
 
+    def remove(self, keys: Any) -> int:
+        """Forget these keys (whole numbers, or texts); how many there were. Between steps, on the training thread."""
+        if self.table is None:
+            return 0
+        return self.table.remove(as_keys(tf.convert_to_tensor(keys)).numpy())
+
     def save_own_variables(self, store: Any) -> None:
         store["keys"], store["rows"] = self.items()
 
@@ -146,6 +168,7 @@ class DynamicEmbedding(keras.layers.Layer):
             "default": default,
             "combiner": self.combiner,
             "seed": self.seed,
+            "eviction": self._settings.eviction.as_config(),
         }
 
     def _rows(self, keys: tf.Tensor, is_training: bool) -> tf.Tensor:

@@ -4,6 +4,7 @@ from hotdelta.train.bookmarks import bookmarked
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.jobs.job import Job
 from hotdelta.train.keys.dynamic_table import DynamicTable
+from hotdelta.train.keys.policies import MostKeys, SmallRows, UntouchedSeconds, UntouchedSteps
 from hotdelta.train.loop import DeltaWriter
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.save.options import WriterStatus
@@ -14,8 +15,12 @@ __all__ = [
     "DeltaWriter",
     "DynamicTable",
     "Job",
+    "MostKeys",
     "Resumed",
+    "SmallRows",
     "TrainerProgress",
+    "UntouchedSeconds",
+    "UntouchedSteps",
     "WriterStatus",
     "bookmarked",
 ]

@@ -27,7 +27,7 @@ from hotdelta.train.loop_model import (
     refuse_other_kinds,
     serving_graph,
 )
-from hotdelta.train.model.assembly import assemble, choose_recorders, find_table_keys
+from hotdelta.train.model.assembly import assemble, choose_recorders, find_table_keys, growing_tables
 from hotdelta.train.model.module_keys import name_unsaved_optimizers
 from hotdelta.train.model.optimizer_slots import can_record_rows, count_every_step, innermost
 from hotdelta.train.model.variables import ModelVariables, Table
@@ -37,7 +37,6 @@ from hotdelta.train.save.chain_trainer import ChainTrainer
 from hotdelta.train.save.options import WriterOptions, WriterStatus
 from hotdelta.train.save.pauses import StepBrackets, TrainedBatch
 from hotdelta.train.save.server_probe import tables_for_servers
-from hotdelta.train.tables.growth import growth_of
 from hotdelta.train.tables.server_rows import is_on_servers
 from hotdelta.train.tables.sharded import ShardedTouchedRows
 from hotdelta.train.tables.touched import AnyTouchedRows
@@ -110,8 +109,7 @@ class DeltaWriter:
         if isinstance(model, tf.Module):
             name_unsaved_optimizers(model, optimizer)
         key_of = {id(item.variable): item.key for item in keyed}
-        growing = {item.key for item in keyed if growth_of(item.variable) is not None}
-        table_keys = find_table_keys(tables, key_of, given=growing)
+        table_keys = find_table_keys(tables, key_of, given=growing_tables(keyed))
         found_slots, rest = built_optimizer_state(optimizer, keyed)
         if optimizer is not None:
             count_every_step(optimizer)

@@ -15,6 +15,7 @@ import hotdelta.keras as hk
 from hotdelta.chain.format import key_index
 from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.chain.history.scan import Scanner
+from hotdelta.train import MostKeys, UntouchedSteps
 from tests.chain_replay import replay
 from tests.keras.test_exactness import OURS, Training, exactness
 
@@ -38,6 +39,24 @@ def test_tables_with_keys_are_exact(name: str) -> None:
     model = mixed_model()
     model.compile(OURS[name](), "mse")
     exactness(model, Tracking.TOUCHED, actions=("train", "save", "full"))
+
+
+def test_tables_whose_keys_go_are_exact() -> None:
+    """With what they know of each row, which is saved like a slot."""
+    model = mixed_model(eviction=[UntouchedSteps(2), MostKeys(15, least="count")])
+    model.compile(hk.Adam(0.01), "mse")
+    exactness(model, Tracking.TOUCHED, actions=("train", "save", "full"))
+    assert len(model.get_layer("shared").items()[0]) < 40
+
+
+def test_a_layer_of_the_same_configuration_has_the_same_policies() -> None:
+    layer = hk.DynamicEmbedding(2, max_rows=10, eviction=[UntouchedSteps(2), MostKeys(15, least="count")])
+    again = hk.DynamicEmbedding.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert layer.get_config()["eviction"] == [
+        {"policy": "UntouchedSteps", "steps": 2},
+        {"policy": "MostKeys", "keys": 15, "least": "count"},
+    ]
 
 
 def test_eager_training_is_exact() -> None:

@@ -25,24 +25,42 @@ class DynamicTable(tf.Module):
         initializer: Any = "uniform",
         default: Any = "zeros",
         seed: int = 0,
+        eviction: Any = None,
         dtype: Any = "float32",
         name: str = "dynamic_table",
     ) -> None:
-        """`max_rows`: the most keys that it may ever have; it is address space until they come."""
+        """`max_rows`: the most keys that it may have at a time; it is address space until they come.
+
+        `eviction`: which keys go, one policy of hotdelta.train or several; None: those that are removed by hand.
+        """
         super().__init__(name=name)
         settings = settings_of(
-            name, dim=dim, max_rows=max_rows, initializer=initializer, default=default, seed=seed, dtype=dtype
+            name,
+            dim=dim,
+            max_rows=max_rows,
+            initializer=initializer,
+            default=default,
+            seed=seed,
+            dtype=dtype,
+            eviction=eviction,
         )
         self.counts = tf.Variable(settings.first_counts, trainable=False, name=f"{name}_counts")
         self.index = settings.make_index(self.counts, name=f"{name}_index")
         self.rows = settings.make_rows(self.counts, name=f"{name}_rows")
-        self._keyed = KeyedTable(settings, rows=self.rows, index=self.index, counts=self.counts)
+        self.usage = settings.make_usage(self.rows, name=f"{name}_usage") if settings.eviction else None
+        self._keyed = KeyedTable(
+            settings, rows=self.rows, index=self.index, counts=self.counts, usage=self.usage, name=name
+        )
 
     def look_up(self, keys: Any, *, training: bool = False) -> tf.Tensor:
         """A row for each key: [..., dim]. With `training` new keys get rows; without, they read the default."""
         keys = as_keys(tf.convert_to_tensor(keys))
         rows = self._keyed.look_up(tf.reshape(keys, [-1]), is_training=training)
         return tf.reshape(rows, tf.concat([tf.shape(keys), [self._keyed.settings.width]], axis=0))
+
+    def remove(self, keys: Any) -> int:
+        """Forget these keys (whole numbers, or texts); how many there were. Between steps, on the training thread."""
+        return self._keyed.remove(as_keys(tf.convert_to_tensor(keys)).numpy())
 
     def rows_of(self, keys: Any) -> tf.Tensor:
         """The number of the row of each key, for whoever writes rows himself; 0 for unknown ones."""

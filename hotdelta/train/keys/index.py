@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from hotdelta.chain.format.key_index import COUNTS_SHAPE, PLACES
+from hotdelta.train.keys.free_rows import FreeRows
 from hotdelta.train.rows.outside_writes import tell_of_rows
+from hotdelta.train.tables.growth import Growth
 
 # Fuller, and too many keys would find both of their buckets full: 4 of 1,000 do at 0.6, which is cheap to mend.
 MOST_LOAD = 0.6
@@ -57,36 +59,45 @@ class Extent:
 
 
 class KeyIndex:
-    """Finds rows by keys, and deals rows to new keys. Traced into graphs; inserts belong to one step at a time."""
+    """A number above 0 for each key. Traced into graphs; what writes belongs to one step at a time.
 
-    def __init__(
-        self, buckets: tf.Variable, counts: tf.Variable, *, most_rows: int, most_buckets: int
-    ) -> None:
-        """`most_rows`: with row 0, which is dealt to nobody."""
+    `counts` says how many keys there are, and one more; whoever inserts and removes keys counts them.
+    """
+
+    def __init__(self, buckets: tf.Variable, counts: tf.Variable, *, growth: Growth) -> None:
+        """`growth`: of the buckets."""
         self.buckets = buckets
         self.counts = counts
-        self._most_rows = most_rows
-        self._most_buckets = most_buckets
+        self.growth = growth
+        self._most_buckets = growth.capacity
 
     def find(self, keys: tf.Tensor) -> tf.Tensor:
         """The row of each key of a vector; 0 where it has none."""
         return self._find(keys, fingerprints(keys), self._extent())
 
-    def find_or_insert(self, keys: tf.Tensor, write_rows: WriteRows) -> tf.Tensor:
-        """The row of each key; a vector of different ones. New keys get rows, as long as there are any.
+    def locate(self, keys: tf.Tensor, halves: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The number of each key, 0 where it has none, and its place: [keys, 2], for `write_numbers`."""
+        candidates = self._extent().candidates(halves)
+        held, numbers = self._read(candidates)
+        is_key = tf.logical_and(tf.equal(held, tf.reshape(keys, [-1, 1, 1])), numbers > 0)
+        is_key = tf.reshape(tf.cast(is_key, tf.int64), [-1, 2 * PLACES])
+        place = tf.argmax(is_key, axis=1, output_type=tf.int32)
+        bucket = tf.gather(candidates, place // PLACES, batch_dims=1)
+        return (
+            tf.reduce_max(is_key * tf.reshape(numbers, [-1, 2 * PLACES]), axis=1),
+            tf.stack([bucket, PLACES + place % PLACES], axis=1),
+        )
 
-        `write_rows(rows, keys)` writes what new rows begin with, and returns the writing operations. Nobody finds a
-        row before that.
-        """
-        halves = fingerprints(keys)
-        rows = self._find(keys, halves, self._extent())
-        missing = _where(tf.equal(rows, 0))
+    def write_numbers(self, places: tf.Tensor, numbers: tf.Tensor) -> None:
+        """Of keys that are there; 0 takes them out."""
+        written = tf.raw_ops.ResourceScatterNdUpdate(ref=self.buckets.handle, indices=places, updates=numbers)
+        tell_of_rows(self.buckets, _done([written]), places[:, 0])
 
-        def insert() -> tf.Tensor:
-            dealt = self._deal(tf.gather(keys, missing), tf.gather(halves, missing), write_rows)
-            return tf.tensor_scatter_nd_update(rows, missing[:, tf.newaxis], dealt)
-
-        return tf.cond(tf.size(missing) > 0, insert, lambda: rows)
+    def count(self, more: tf.Tensor) -> tf.Operation | None:
+        """So many keys more; or less."""
+        return tf.raw_ops.ResourceScatterAdd(
+            resource=self.counts.handle, indices=[ROWS], updates=tf.reshape(more, [1])
+        )
 
     def _extent(self) -> Extent:
         counts = tf.unstack(tf.cast(self.counts.read_value(), tf.int32), num=COUNTS_SHAPE[0])
@@ -104,22 +115,11 @@ class KeyIndex:
         keys, rows = tf.unstack(halves, axis=-2)
         return keys, rows
 
-    def _deal(self, keys: tf.Tensor, halves: tf.Tensor, write_rows: WriteRows) -> tf.Tensor:
-        """Rows for new keys: 0 for those that come when all are dealt."""
-        used = self.counts.read_value()[ROWS]
-        count = tf.minimum(tf.size(keys, out_type=tf.int64), self._most_rows - used)
-        rows = tf.range(used, used + count)
-        keys, halves, left_out = keys[:count], halves[:count], tf.size(keys, out_type=tf.int64) - count
-        with tf.control_dependencies(_done(write_rows(rows, keys))):
-            dealt = tf.raw_ops.ResourceScatterAdd(
-                resource=self.counts.handle, indices=[ROWS], updates=count[tf.newaxis]
-            )
-        with tf.control_dependencies(_done([dealt])):
-            self._insert(tf.identity(keys), halves, rows)
-        return tf.concat([rows, tf.zeros(left_out[tf.newaxis], tf.int64)], axis=0)
+    def insert(self, keys: tf.Tensor, halves: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """Enter new keys, which are counted already, in rounds: in each of them one key for each bucket.
 
-    def _insert(self, keys: tf.Tensor, halves: tf.Tensor, rows: tf.Tensor) -> None:
-        """Enter new keys, in rounds: in each of them one key for each bucket."""
+        All are there when the result is.
+        """
         wanted = self._wanted_buckets()
 
         def one_round(
@@ -148,12 +148,13 @@ class KeyIndex:
                 return [*(tf.gather(each, losers) for each in (keys, halves, rows)), wanted]
 
         vector = tf.TensorShape([None])
-        tf.while_loop(
+        left = tf.while_loop(
             lambda keys, *_: tf.size(keys) > 0,
             one_round,
             [keys, halves, rows, wanted],
             shape_invariants=[vector, tf.TensorShape([None, 2]), vector, tf.TensorShape([])],
         )
+        return left[0]
 
     def _wanted_buckets(self) -> tf.Tensor:
         """As many as the rows that are dealt need, rounded up."""
@@ -245,6 +246,51 @@ class KeyIndex:
             )
         tell_of_rows(self.buckets, _done([written]), numbers)
         return [written]
+
+
+class RowIndex(KeyIndex):
+    """Its numbers are rows, which it deals to new keys."""
+
+    def __init__(
+        self, buckets: tf.Variable, counts: tf.Variable, *, growth: Growth, free: FreeRows, most_rows: int
+    ) -> None:
+        """`most_rows`: with row 0, which is dealt to nobody."""
+        super().__init__(buckets, counts, growth=growth)
+        self.free = free
+        self._most_rows = most_rows
+
+    def find_or_insert(self, keys: tf.Tensor, write_rows: WriteRows) -> tf.Tensor:
+        """The row of each key; a vector of different ones. New keys get rows, as long as there are any.
+
+        `write_rows(rows, keys)` writes what new rows begin with, and returns the writing operations. Nobody finds a
+        row before that.
+        """
+        halves = fingerprints(keys)
+        rows = self._find(keys, halves, self._extent())
+        missing = _where(tf.equal(rows, 0))
+
+        def insert() -> tf.Tensor:
+            dealt = self._deal(tf.gather(keys, missing), tf.gather(halves, missing), write_rows)
+            return tf.tensor_scatter_nd_update(rows, missing[:, tf.newaxis], dealt)
+
+        return tf.cond(tf.size(missing) > 0, insert, lambda: rows)
+
+    def _deal(self, keys: tf.Tensor, halves: tf.Tensor, write_rows: WriteRows) -> tf.Tensor:
+        """Rows for new keys: 0 for those that come when all are dealt."""
+        used, wanted = self.counts.read_value()[ROWS], tf.size(keys, out_type=tf.int64)
+        with tf.control_dependencies(_done([self.free.begin_dealing()])):
+            again = self.free.take(wanted)
+        further = tf.minimum(wanted - tf.size(again, out_type=tf.int64), self._most_rows - used)
+        rows = tf.concat([again, tf.range(used, used + further)], axis=0)
+        count = tf.size(rows, out_type=tf.int64)
+        keys, halves, left_out = keys[:count], halves[:count], wanted - count
+        with tf.control_dependencies(_done(write_rows(rows, keys))):
+            dealt = self.count(further)
+        with tf.control_dependencies(_done([dealt])):
+            entered = self.insert(tf.identity(keys), halves, rows)
+        with tf.control_dependencies([entered]):
+            self.free.end_dealing()
+        return tf.concat([rows, tf.zeros(left_out[tf.newaxis], tf.int64)], axis=0)
 
 
 def _where(is_one: tf.Tensor) -> tf.Tensor:

@@ -19,8 +19,11 @@ from hotdelta.chain.format.key_index import PLACES
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
 from hotdelta.tensorflow_internals import ResourceVariable
-from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, KeyIndex, buckets_for
+from hotdelta.train.keys.free_rows import FreeRows
+from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, RowIndex, buckets_for
 from hotdelta.train.keys.initial_rows import KeyedRows
+from hotdelta.train.keys.policies import NO_EVICTION, Eviction
+from hotdelta.train.keys.upkeep import FIRST_USAGE, USAGE_COLUMNS, TableUpkeep
 from hotdelta.train.rows.outside_writes import tell_of_all, tell_of_rows
 from hotdelta.train.tables.growth import Growth, growth_of, reserve_variable, write_first_rows
 from hotdelta.train.tables.row_values import read_slice
@@ -43,6 +46,7 @@ class TableSettings:
     initial: KeyedRows
     default: tuple[float, ...] | None
     dtype: tf.DType = tf.float32
+    eviction: Eviction = NO_EVICTION
 
     @property
     def capacity(self) -> int:
@@ -58,6 +62,10 @@ class TableSettings:
         return key_index.BUCKET_COLUMNS
 
     @property
+    def usage_columns(self) -> int:
+        return USAGE_COLUMNS
+
+    @property
     def first_counts(self) -> Array:
         return np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
 
@@ -70,29 +78,53 @@ class TableSettings:
         first, most = np.zeros((FEWEST_BUCKETS, self.bucket_columns), np.int64), self.max_buckets
         return _started(first, most, Growth(most, counts, BUCKETS), name=name, trainable=False)
 
+    def make_usage(self, rows: tf.Variable, *, name: str) -> tf.Variable:
+        """How often and when each row was trained, which only some policies want to know."""
+        growth = _growth(rows)
+        variable = reserve_variable(self.capacity, (USAGE_COLUMNS,), tf.int64, name=name, trainable=False)
+        with tf.init_scope():
+            growth.add_slot(variable, tf.constant(FIRST_USAGE, tf.int64))
+        return variable
+
 
 class KeyedTable:
-    """Look-ups in one table, over the three variables that it is made of."""
+    """Look-ups in one table, over the variables that it is made of."""
 
     def __init__(
-        self, settings: TableSettings, *, rows: tf.Variable, index: tf.Variable, counts: tf.Variable
+        self,
+        settings: TableSettings,
+        *,
+        rows: tf.Variable,
+        index: tf.Variable,
+        counts: tf.Variable,
+        usage: tf.Variable | None = None,
+        name: str = "",
     ) -> None:
         self.settings = settings
         self.rows = rows
         self.counts = counts
-        self.index = KeyIndex(
-            index, counts, most_rows=settings.capacity, most_buckets=_growth(index).capacity
-        )
+        self._usage = usage
+        free, growth = FreeRows(settings.capacity), _growth(rows)
+        self.index = RowIndex(index, counts, growth=_growth(index), free=free, most_rows=settings.capacity)
         with tf.init_scope():
             self._unknown = ResourceVariable(tf.zeros([], tf.int64), trainable=False, name="unknown_keys")
-        _growth(rows).keyed_by(index, self._unknown)
+        growth.keyed_by(index, self._unknown)
+        self.upkeep = TableUpkeep(
+            name,
+            rows=rows,
+            growth=growth,
+            index=self.index,
+            free=free,
+            usage=usage,
+            eviction=settings.eviction,
+        )
+        growth.upkeep = self.upkeep
 
     @tf.autograph.experimental.do_not_convert
     def look_up(self, keys: tf.Tensor, *, is_training: bool) -> tf.Tensor:
         """A row of values for each key of a vector, in a graph or eagerly. In training new keys get rows."""
         if is_training:
-            unique, positions = tf.unique(keys)
-            numbers = tf.gather(self.index.find_or_insert(unique, self._write_first_rows), positions)
+            numbers = self._find_or_insert(keys)
         else:
             numbers = self.index.find(keys)
             self._count_unknown(numbers)
@@ -106,17 +138,40 @@ class KeyedTable:
             lambda: values,
         )
 
+    def _find_or_insert(self, keys: tf.Tensor) -> tf.Tensor:
+        if not self.settings.eviction.needs_counts or self._usage is None:
+            unique, positions = tf.unique(keys)
+            return tf.gather(self.index.find_or_insert(unique, self._write_first_rows), positions)
+        unique, positions, counts = tf.unique_with_counts(keys, out_idx=tf.int64)
+        rows = self.index.find_or_insert(unique, self._write_first_rows)
+        _growth(self.rows).fill_slots()
+        # Nothing is added to the row of unknown keys, which nobody trains.
+        at = tf.stack([rows, tf.zeros_like(rows)], axis=1)
+        added = tf.raw_ops.ResourceScatterNdAdd(
+            ref=self._usage.handle, indices=at, updates=counts * tf.cast(rows > 0, tf.int64)
+        )
+        tell_of_rows(self._usage, [] if added is None else [added], rows)
+        return tf.gather(rows, positions)
+
     def _count_unknown(self, numbers: tf.Tensor) -> None:
         count = tf.reduce_sum(tf.cast(tf.equal(numbers, 0), tf.int64))
         tf.raw_ops.AssignAddVariableOp(resource=self._unknown.handle, value=count)
 
     def items(self) -> tuple[Array, Array]:
         """Every key and its row, sorted by key. Not for use in a graph."""
-        buckets = read_slice(self.index.buckets, 0, _growth(self.index.buckets).in_use())
-        keys, numbers = key_index.items_of(buckets)
+        keys, numbers = self._entries()
         order = np.argsort(keys)
         rows = read_slice(self.rows, 0, _growth(self.rows).in_use())
         return keys[order], rows[numbers[order]]
+
+    def _entries(self) -> tuple[Array, Array]:
+        """Every key and the number of its row."""
+        buckets = read_slice(self.index.buckets, 0, self.index.growth.in_use())
+        return key_index.items_of(buckets)
+
+    def remove(self, keys: Any) -> int:
+        """Forget these keys; how many there were. Between steps, on the thread that trains."""
+        return self.upkeep.remove(np.asarray(keys, np.int64).reshape(-1))
 
     def assign(self, keys: Any, rows: Any) -> None:
         """Replace all that the table holds by these keys and rows. Slots of optimizers begin anew.
@@ -125,15 +180,18 @@ class KeyedTable:
         Raises ConfigurationError; then nothing was changed.
         """
         keys, rows = self._checked(keys, rows)
-        growth, index_growth = _growth(self.rows), _growth(self.index.buckets)
-        buckets = _placed(keys, least=index_growth.in_use(), most=index_growth.capacity)
-        write_first_rows(self.rows, _slices(rows, first=1))
-        write_first_rows(self.index.buckets, _slices(buckets, first=0))
-        in_use = max(growth.in_use(), len(keys) + 1)
-        self.counts.assign([in_use, len(buckets), key_index.mask_of(len(buckets))])
-        growth.refill_slots()
-        tell_of_all(self.rows, ())
-        tell_of_all(self.index.buckets, ())
+        with self.upkeep.lock:
+            old_keys, old_rows = self._entries()
+            growth, index_growth = _growth(self.rows), _growth(self.index.buckets)
+            buckets = _placed(keys, least=index_growth.in_use(), most=index_growth.capacity)
+            write_first_rows(self.rows, _slices(rows, first=1))
+            write_first_rows(self.index.buckets, _slices(buckets, first=0))
+            in_use = max(growth.in_use(), len(keys) + 1)
+            self.counts.assign([in_use, len(buckets), key_index.mask_of(len(buckets))])
+            growth.refill_slots()
+            self.upkeep.note_replaced(old_keys, old_rows, len(keys))
+            tell_of_all(self.rows, ())
+            tell_of_all(self.index.buckets, ())
 
     def _checked(self, keys: Any, rows: Any) -> tuple[Array, Array]:
         keys = np.asarray(keys) if len(keys) else np.empty(0, np.int64)

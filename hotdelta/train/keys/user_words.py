@@ -13,6 +13,7 @@ from hotdelta.chain.bundle.slice_key import can_be_sliced
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
 from hotdelta.train.keys.initial_rows import ConstantRows, KeyedRows, NormalRows, UniformRows
+from hotdelta.train.keys.policies import Eviction
 from hotdelta.train.keys.table import MOST_ROWS, TableSettings
 
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -28,7 +29,15 @@ _NAMED: dict[str, KeyedRows] = {
 
 
 def settings_of(
-    name: str, *, dim: Any, max_rows: Any, initializer: Any, default: Any, seed: Any, dtype: Any
+    name: str,
+    *,
+    dim: Any,
+    max_rows: Any,
+    initializer: Any,
+    default: Any,
+    seed: Any,
+    dtype: Any,
+    eviction: Any = None,
 ) -> TableSettings:
     """Raises ConfigurationError for what no table can be made with."""
     width = _whole(f"dim of {name}", dim, most=1 << 20)
@@ -38,6 +47,7 @@ def settings_of(
         initial=keyed_rows(initializer, seed=_seed(seed)),
         default=_default(default, width),
         dtype=_dtype(name, dtype),
+        eviction=Eviction.of(eviction),
     )
 
 

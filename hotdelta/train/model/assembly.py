@@ -50,6 +50,7 @@ def assemble(
     """
     for item in keyed:
         _refuse_unsavable(item)
+    keyed, usage = _without_usage(keyed)
     served = None if schema is None else {variable.key for variable in schema.variables}
     key_of = {id(item.variable): item.key for item in keyed}
     slots_of: dict[str, list[RowVariable]] = {key: [] for key in table_keys}
@@ -58,7 +59,7 @@ def assemble(
         for item in keyed
         if item.key not in table_keys
     ]
-    for slot in slots:
+    for slot in (*slots, *usage):
         owner = key_of[id(slot.of)]
         if owner in slots_of:
             slots_of[owner].append(
@@ -79,6 +80,30 @@ def assemble(
         parameters = [item.key for item in keyed if is_trainable(item.variable)]
     schema = schema or serving_schema([*(table.values for table in tables), *others])
     return ModelVariables(tables, tuple(others), schema, frozenset(parameters), id_rules or {})
+
+
+def growing_tables(keyed: Iterable[KeyedVariable]) -> set[str]:
+    """The keys of the tables that grow, whether somebody calls them tables or not."""
+    return {
+        item.key
+        for item in keyed
+        if (growth := growth_of(item.variable)) is not None and not growth.is_beside(item.variable)
+    }
+
+
+def _without_usage(keyed: Sequence[KeyedVariable]) -> tuple[list[KeyedVariable], list[SlotVariable]]:
+    """What a table with keys knows of its rows is saved like a slot of it, under a key that says of which."""
+    tables = {id(growth_of(item.variable)): item for item in keyed if item.key in growing_tables(keyed)}
+    kept: list[KeyedVariable] = []
+    usage: list[SlotVariable] = []
+    for item in keyed:
+        growth = growth_of(item.variable)
+        if growth is not None and growth.is_beside(item.variable):
+            of = tables[id(growth)]
+            usage.append(SlotVariable(names.USAGE_PREFIX + of.key, item.variable, of.variable))
+        else:
+            kept.append(item)
+    return kept, usage
 
 
 def _refuse_unsavable(item: KeyedVariable) -> None:

@@ -19,7 +19,9 @@ def check_fits(reader: StateReader, variables: ModelVariables) -> None:
     """Raises ModelMismatchError, which has a line for everything that does not fit."""
     other_rules = _find_other_rules(reader, variables)
     saved = reader.newest_keys()
-    missing = sorted(saved - {item.key for item in variables.everything()})
+    kept = {item.key for item in variables.everything()}
+    # A trainer may go on without what the last one knew of rows: it has no policy that asks.
+    missing = sorted(key for key in saved - kept if key.removeprefix(names.USAGE_PREFIX) not in kept)
     problems = [
         *find_misfits(reader, variables),
         *(f"{key}: the checkpoint has it, the model does not" for key in missing),
@@ -34,14 +36,25 @@ def check_fits(reader: StateReader, variables: ModelVariables) -> None:
         )
 
 
+def missing_usage(reader: StateReader, variables: ModelVariables) -> list[RowVariable]:
+    """What a trainer wants to know of rows, by a policy that the last one did not have."""
+    saved = reader.newest_keys()
+    return [
+        item
+        for item in variables.row_variables
+        if item.key.startswith(names.USAGE_PREFIX) and item.key not in saved
+    ]
+
+
 def find_misfits(reader: StateReader, variables: ModelVariables) -> list[str]:
     """One line for each variable of the model that the checkpoint lacks, or has with another shape or dtype."""
     saved = reader.newest_keys()
     owners = {item.key: table.key for table in variables.tables for item in table.row_variables}
+    begins = missing_usage(reader, variables)
     return [
         line
         for item in variables.everything()
-        if (line := _problem(reader, item, saved, owner=owners.get(item.key, "")))
+        if item not in begins and (line := _problem(reader, item, saved, owner=owners.get(item.key, "")))
     ]
 
 

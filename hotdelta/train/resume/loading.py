@@ -12,7 +12,13 @@ from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.logs import event
 from hotdelta.train.model.variables import ModelVariables, Table
-from hotdelta.train.resume.fitting import check_fits, read_slices, read_trainer_state, read_value
+from hotdelta.train.resume.fitting import (
+    check_fits,
+    missing_usage,
+    read_slices,
+    read_trainer_state,
+    read_value,
+)
 from hotdelta.train.resume.server_reading import ServerReading
 from hotdelta.train.resume.trainer_state import TrainerState
 from hotdelta.train.tables.growth import write_first_rows
@@ -39,15 +45,16 @@ class Resumed:
 
 def load_state(
     saved: ChainState, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
-) -> TrainerState:
-    """Returns the trainer's progress there. Raises ModelMismatchError; then nothing was changed.
+) -> tuple[TrainerState, frozenset[str]]:
+    """Returns the trainer's progress there, and the keys of what began anew, because nothing of it is there.
 
-    `on_servers`: tables whose rows are read by the parameter servers that hold them.
+    Raises ModelMismatchError; then nothing was changed. `on_servers`: tables whose rows are read by the parameter
+    servers that hold them.
     """
     reader = StateReader(saved)
     check_fits(reader, variables)
     state = read_trainer_state(reader)
-    load_variables(reader, variables, on_servers=on_servers)
+    begun = load_variables(reader, variables, on_servers=on_servers)
     for problem in saved.problems:
         event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
     event(
@@ -58,7 +65,7 @@ def load_state(
         step=saved.newest.step,
         deltas=len(saved.deltas),
     )
-    return state
+    return state, begun
 
 
 def describe_resumed(saved: ChainState, state: TrainerState) -> Resumed:
@@ -75,11 +82,15 @@ def describe_resumed(saved: ChainState, state: TrainerState) -> Resumed:
 
 def load_variables(
     reader: StateReader, variables: ModelVariables, *, on_servers: frozenset[str] = frozenset()
-) -> None:
-    """Set every variable to its saved value, bit for bit."""
+) -> frozenset[str]:
+    """Set every variable to its saved value, bit for bit. Returns the keys of what has none."""
     read = _read_by_servers(reader, [table for table in variables.tables if table.key in on_servers])
+    begun = missing_usage(reader, variables)
+    unknown = frozenset(id(item.variable) for item in begun)
     for table in variables.tables:
         for item in table.row_variables:
+            if id(item.variable) in unknown:
+                continue
             if item.growth is not None:
                 write_first_rows(item.variable, read_slices(reader, item, owner=table.key))
             elif item.key not in read:
@@ -87,8 +98,12 @@ def load_variables(
     for other in variables.others:
         write_whole(other.variable, read_value(reader, other))
     for table in variables.tables:
-        if table.values.growth is not None:
-            table.values.growth.set_filled()
+        growth = table.values.growth
+        if growth is not None:
+            growth.set_filled(except_for=unknown)
+            if growth.upkeep is not None:
+                growth.upkeep.forget()
+    return frozenset(item.key for item in begun)
 
 
 def _read_by_servers(reader: StateReader, tables: Sequence[Table]) -> set[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hotdelta.train.model.variables import RowVariable
+from hotdelta.train.tables.key_upkeep import KeyState
 from hotdelta.train.tables.row_values import Array, Ids
 from hotdelta.train.tables.server_rows import ServerRows
 
@@ -35,7 +36,7 @@ class ScrubSlice:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one delta will hold."""
+    """What one delta will hold. `keys`: what it says of each table with keys."""
 
     step: int
     blocks: tuple[RowBlock, ...]
@@ -44,6 +45,7 @@ class Cut:
     watermark: float | None
     trained_at: float
     scrub: tuple[ScrubSlice, ...] = ()
+    keys: Mapping[str, KeyState] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:

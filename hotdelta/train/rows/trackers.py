@@ -6,6 +6,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +16,14 @@ from hotdelta.chain.format.manifest import TableRecord, Tracking
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.train.model.variables import ModelVariables, Table
-from hotdelta.train.rows.cut import Cut
+from hotdelta.train.rows.cut import Cut, RowBlock
 from hotdelta.train.rows.other_values import OtherValues
 from hotdelta.train.rows.outside_writes import OutsideWrites, functions_that_told
 from hotdelta.train.rows.scrub import Scrub
 from hotdelta.train.rows.server_tables import ServerChangedTable, ServerTouchedTable
 from hotdelta.train.rows.trace_check import inspect_trace
 from hotdelta.train.rows.tracking import ChangedTable, TableTracker, TouchedTable
+from hotdelta.train.tables.key_upkeep import BEGINNING, KeyState, Moment
 from hotdelta.train.tables.replicas import refuse_differing
 from hotdelta.train.tables.row_values import Array
 from hotdelta.train.tables.sharded import ShardedTouchedRows, parts_of
@@ -44,16 +46,19 @@ class Trackers:
         unsaved: frozenset[str] = NOTHING,
         on_servers: frozenset[str] = NOTHING,
         scrub_saves: int = 0,
+        moment: Moment = BEGINNING,
     ) -> None:
         """`touched` has a recorder for each table that training records; the others are compared.
 
         `demanded`: tables that the user wants *touched*, so that falling back is an error. `unsaved`: keys of which
         nothing, or nothing that is still true, is on disk. `on_servers`: tables whose rows parameter servers write.
         `scrub_saves`: see WriterOptions; rows on servers are not checked, they would have to be read here.
+        `moment`: up to where training is.
         """
         self.variables = variables
         self._demanded = demanded
         self._on_servers = on_servers
+        self._moment = moment
         self._outside = OutsideWrites()
         self._told_others: weakref.WeakSet[Any] = weakref.WeakSet()
         self.others = OtherValues(variables.others, unsaved=unsaved)
@@ -66,6 +71,11 @@ class Trackers:
                 else self._touched_table(table, recorder, unsaved)
             )
         scrubbed = [tracker for tracker in self.touched_tables() if tracker.table.key not in on_servers]
+        self._with_upkeep = [
+            (tracker.table.key, tracker.upkeep)
+            for tracker in self.touched_tables()
+            if tracker.upkeep is not None
+        ]
         self.scrub = Scrub(scrubbed, every_saves=scrub_saves)
 
     def _compared_table(self, table: Table, unsaved: frozenset[str]) -> TableTracker:
@@ -79,28 +89,37 @@ class Trackers:
             self._told_others.update(functions_that_told(variable))
             self._outside.watch(variable, part.record_all, part.record)
         is_on_servers = table.key in self._on_servers
-        return (ServerTouchedTable if is_on_servers else TouchedTable)(table, recorder, unsaved=unsaved)
+        kind = ServerTouchedTable if is_on_servers else TouchedTable
+        return kind(table, recorder, unsaved=unsaved, moment=self._moment)
 
     def stop(self) -> None:
         self._outside.stop()
 
     def cut(self, *, step: int, trainer_state: bytes, watermark: float | None, trained_at: float) -> Cut:
         """Take everything that changed, and read the rows whose turn it is to be checked."""
+        self._tell_moment(step, watermark)
         try:
-            cut = Cut(
-                step=step,
-                blocks=tuple(block for tracker in self.tables.values() for block in tracker.take()),
-                values=self.others.take(),
-                trainer_state=trainer_state,
-                watermark=watermark,
-                trained_at=trained_at,
-            )
-            # An empty cut is not written: it must not use up the turn of the rows that would be checked with it.
-            return cut if cut.is_empty else replace(cut, scrub=self.scrub.next_slices(cut.blocks))
+            with ExitStack() as unchanged:
+                for _, upkeep in self._with_upkeep:
+                    unchanged.enter_context(upkeep.lock)
+                return self._cut(step, trainer_state, watermark, trained_at)
         except BaseException:
             # Ctrl-C between two tables: what the first gave away would be in no delta.
             self.mark_all()
             raise
+
+    def _cut(self, step: int, trainer_state: bytes, watermark: float | None, trained_at: float) -> Cut:
+        cut = Cut(
+            step=step,
+            blocks=tuple(block for tracker in self.tables.values() for block in tracker.take()),
+            values=self.others.take(),
+            trainer_state=trainer_state,
+            watermark=watermark,
+            trained_at=trained_at,
+            keys={key: upkeep.cut() for key, upkeep in self._with_upkeep},
+        )
+        # An empty cut is not written: it must not use up the turn of the rows that would be checked with it.
+        return cut if cut.is_empty else replace(cut, scrub=self.scrub.next_slices(cut.blocks))
 
     def give_back(self, cut: Cut) -> None:
         """The cut was not committed: what it took is due again."""
@@ -108,6 +127,27 @@ class Trackers:
             keys = {item.key for item in tracker.table.row_variables}
             tracker.give_back([block for block in cut.blocks if block.variable.key in keys])
         self.others.give_back(cut.values)
+
+    def note_committed(self, cut: Cut) -> None:
+        """By the thread that wrote it."""
+        for key, upkeep in self._with_upkeep:
+            if key in cut.keys:
+                upkeep.note_committed(cut.keys[key])
+
+    @property
+    def is_sweep_due(self) -> bool:
+        """Asked after every step."""
+        return any(upkeep.is_sweep_due for _, upkeep in self._with_upkeep)
+
+    def sweep(self, *, step: int, watermark: float | None) -> None:
+        """On the training thread, between two steps: remove the keys whose time has come."""
+        for _, upkeep in self._with_upkeep:
+            if upkeep.is_sweep_due:
+                upkeep.sweep(Moment.of(step, watermark))
+
+    def _tell_moment(self, step: int, watermark: float | None) -> None:
+        for tracker in self.touched_tables():
+            tracker.moment = Moment.of(step, watermark)
 
     def undo(self, cut: Cut) -> None:
         """The cut that was taken last is no moment between two steps: it will not be written."""
@@ -135,16 +175,7 @@ class Trackers:
     def records(self, cut: Cut) -> dict[str, TableRecord]:
         """What the manifest says about each table."""
         blocks = {block.variable.key: block for block in cut.blocks}
-        return {
-            key: TableRecord(
-                tracker.table.values.shape,
-                tracker.table.values.dtype,
-                tracker.mode,
-                len(blocks[key].ids),
-                rows_in_use=blocks[key].rows_in_use,
-            )
-            for key, tracker in self.tables.items()
-        }
+        return {key: _record(tracker, blocks[key], cut.keys.get(key)) for key, tracker in self.tables.items()}
 
     def touched_tables(self) -> list[TouchedTable]:
         return [tracker for tracker in self.tables.values() if isinstance(tracker, TouchedTable)]
@@ -214,6 +245,20 @@ def warn_of_comparing(compared: Sequence[tuple[Table, str]], *, remedy: str = RO
         reason="; ".join([*reasons[:MOST_REASONS], *(["..."] if len(reasons) > MOST_REASONS else [])]),
         compared_megabytes=round(megabytes, 1),
         remedy=remedy,
+    )
+
+
+def _record(tracker: TableTracker, block: RowBlock, keys: KeyState | None) -> TableRecord:
+    values = tracker.table.values
+    return TableRecord(
+        values.shape,
+        values.dtype,
+        tracker.mode,
+        rows_changed=len(block.ids),
+        rows_deleted=0 if keys is None else len(keys.deleted),
+        rows_in_use=block.rows_in_use,
+        keys_live=None if keys is None else keys.live,
+        keys_new=None if keys is None else keys.new,
     )
 
 

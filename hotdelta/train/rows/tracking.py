@@ -12,6 +12,7 @@ from hotdelta.chain.bundle.row_memory import differing_rows
 from hotdelta.chain.format.manifest import Tracking
 from hotdelta.train.model.variables import RowVariable, Table
 from hotdelta.train.rows.cut import RowBlock
+from hotdelta.train.tables.key_upkeep import BEGINNING, Moment
 from hotdelta.train.tables.row_values import Array, Ids, gather_rows, read_slice, read_whole
 from hotdelta.train.tables.server_rows import ServerRows
 from hotdelta.train.tables.sharded import Shard
@@ -74,23 +75,38 @@ class TableTracker(Protocol):
 
 
 class TouchedTable:
-    """One touched set, recorded in the training graph, for a table and its slots."""
+    """One touched set, recorded in the training graph, for a table and its slots.
+
+    `upkeep`: of a table with keys. `moment`: up to where training is, when rows are taken.
+    """
 
     mode = Tracking.TOUCHED
 
     def __init__(
-        self, table: Table, touched: AnyTouchedRows, *, unsaved: frozenset[str] = frozenset()
+        self,
+        table: Table,
+        touched: AnyTouchedRows,
+        *,
+        unsaved: frozenset[str] = frozenset(),
+        moment: Moment = BEGINNING,
     ) -> None:
         """`unsaved`: keys of row variables of which nothing is on disk yet; their first take is every row."""
         self.table = table
         self.touched = touched
         self._unsaved = set(unsaved)
+        growth = table.values.growth
+        self.upkeep = None if growth is None else growth.upkeep
+        self.moment = moment
         # Before the scrub remembers what they hold, and a full reads it.
         self._fill_slots()
+        if self.upkeep is not None:
+            self.upkeep.begin(moment)
 
     def take(self) -> list[RowBlock]:
         self._fill_slots()
         ids = self.touched.take()
+        if self.upkeep is not None:
+            self.upkeep.stamp(ids, self.moment)
         if self.table.key in self._unsaved:
             ids = _all_rows(self.table.values)
         blocks = [self._block(item, ids) for item in self.table.row_variables]

@@ -38,6 +38,7 @@ from hotdelta.train.save.progress import TrainingProgress, other_model
 from hotdelta.train.save.server_delta import with_rows_from_files
 from hotdelta.train.save.server_probe import prove_servers_share, servers_of
 from hotdelta.train.serving.files import save_schema
+from hotdelta.train.tables.key_upkeep import Moment
 from hotdelta.train.tables.row_values import Array
 from hotdelta.train.tables.touched import AnyTouchedRows
 
@@ -71,6 +72,8 @@ class ChainTrainer(SaveEngine):
         self._job = JobSaves(run_dir, job, clock=clock)
         self._trackers: Trackers | None = None
         self._on_servers = NOTHING
+        # Keys of variables that the loaded state does not have.
+        self._begun = NOTHING
         self._has_stepped = False
 
     @property
@@ -128,7 +131,7 @@ class ChainTrainer(SaveEngine):
                     directory=self._chain.run_dir,
                     run=self._chain.run,
                 )
-            self._bind(variables, touched=touched, demanded=demanded, unsaved=NOTHING)
+            self._bind(variables, touched=touched, demanded=demanded, unsaved=self._begun)
             self.publish()
             if saved is None:
                 self._progress.state = self.progress.at_step(first_step)
@@ -149,11 +152,12 @@ class ChainTrainer(SaveEngine):
         return find_state(self._chain.run_dir, listing=listing, otherwise=otherwise)
 
     def _load(self, saved: ChainState, variables: ModelVariables) -> Resumed:
-        state = load_state(saved, variables, on_servers=self._on_servers)
+        state, self._begun = load_state(saved, variables, on_servers=self._on_servers)
         self._progress.resume(state.at_step(saved.newest.step), saved.newest.watermark)
         # Otherwise what is served now could not be exported: deltas of its schema would follow no full of it.
         schema = variables.schema.digest
-        self.is_full_wanted = any(item.schema != schema for item in saved.manifests)
+        is_other = any(item.schema != schema for item in saved.manifests)
+        self.is_full_wanted = is_other or bool(self._begun)
         return describe_resumed(saved, state)
 
     @locked
@@ -201,6 +205,7 @@ class ChainTrainer(SaveEngine):
             unsaved=unsaved,
             on_servers=self._on_servers,
             scrub_saves=self.options.scrub_saves,
+            moment=Moment.of(self.progress.step, self._progress.watermark),
         )
         by_mode = {
             str(mode): ", ".join(key for key, tracker in self.trackers.tables.items() if tracker.mode is mode)
@@ -242,10 +247,16 @@ class ChainTrainer(SaveEngine):
                 self._has_stepped = True
             self._progress.add_steps(steps)
             self._job.note_step()
+            if self.trackers.is_sweep_due:
+                self._sweep()
             is_save_due = self.count_steps(steps)
             if self.watch.note_steps(steps) or is_save_due:
                 self.watch.prove_recording()
                 self.save_if_due()
+
+    def _sweep(self) -> None:
+        """Not in a pause: a step may begin at any moment of it."""
+        self.trackers.sweep(step=self.progress.step, watermark=self._progress.watermark)
 
     @locked
     def settle_steps(self) -> None:
@@ -337,7 +348,10 @@ class ChainTrainer(SaveEngine):
         try:
             if quiet is not None:
                 return self._cut(untold=quiet.untold)
+            told = self.progress.step
             self.settle_steps()
+            if self.progress.step != told:
+                self._sweep()
             return self._cut(untold=0, others=others)
         finally:
             self._job.release()
@@ -393,6 +407,7 @@ class ChainTrainer(SaveEngine):
             cut, link, others=variables.others, schema=variables.schema.digest, tables=tables
         )
         self.trackers.scrub.remember(cut)
+        self.trackers.note_committed(cut)
         return manifest
 
     def read_back(self, cut: Cut, manifest: Manifest) -> Cut:
@@ -402,4 +417,7 @@ class ChainTrainer(SaveEngine):
 
     def commit_full(self, prepared: PreparedBundle, cut: Cut, link: Link) -> Manifest:
         schema, tables = self.trackers.variables.schema.digest, self.trackers.records(cut)
+        if link.parent is None:
+            # Before it is there, for a delta may follow it at once. When it fails, no delta follows anything.
+            self.trackers.note_committed(cut)
         return self._chain.commit_full(prepared, cut, link, schema=schema, tables=tables)

@@ -89,6 +89,9 @@ def _tensors(
         elif not block.rows.parts:
             nothing = np.empty((0, *item.shape[1:]), item.variable.dtype.as_numpy_dtype)
             yield item.key + names.ROWS_SUFFIX, (item.role, nothing)
+    roles = {block.variable.key: block.variable.role for block in cut.blocks}
+    for key, state in cut.keys.items():
+        yield key + names.DELETED_SUFFIX, (roles[key], state.deleted)
     for other in others:
         yield (
             other.key + names.VALUE_SUFFIX,

@@ -7,7 +7,7 @@ is written is anything: whoever reads such a variable reads the rows in use.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta.tensorflow_internals import ResourceVariable
+from hotdelta.train.tables.key_upkeep import Ids, Upkeep
 
 _GROWTH = "_hotdelta_growth"
 
@@ -34,6 +35,7 @@ class Growth:
         self._index: tf.Variable | None = None
         self._unknown: tf.Variable | None = None
         self._slots: list[_Slot] = []
+        self.upkeep: Upkeep | None = None
 
     @property
     def index(self) -> tf.Variable | None:
@@ -85,10 +87,24 @@ class Growth:
             slot.filled.assign(0)
         self.fill_slots()
 
-    def set_filled(self) -> None:
-        """All slot rows in use have values: those of a checkpoint."""
+    def reset_slots(self, rows: Ids) -> None:
+        """These rows begin anew, when another key gets them."""
+        if not len(rows):
+            return
+        self.fill_slots()
         for slot in self._slots:
-            slot.filled.assign(self.rows_in_use())
+            slot.reset(rows)
+
+    def is_beside(self, variable: tf.Variable) -> bool:
+        """Whether it is one of the variables that have a row for each row."""
+        return any(slot.variable is variable for slot in self._slots)
+
+    def set_filled(self, *, except_for: Collection[int] = ()) -> None:
+        """All slot rows in use have values: those of a checkpoint. Some slots, by `id`, may have to begin anew."""
+        for slot in self._slots:
+            variable = slot.variable
+            begins = id(variable) in except_for
+            slot.filled.assign(0 if begins else self.rows_in_use())
 
 
 class _Slot:
@@ -117,6 +133,12 @@ class _Slot:
         )
         with tf.control_dependencies([] if written is None else [written]):
             self.filled.assign(end)
+
+    def reset(self, rows: Ids) -> None:
+        variable = self.variable
+        if variable is not None:
+            updates = tf.repeat(self._first_row[tf.newaxis], len(rows), axis=0)
+            tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=updates)
 
 
 def growth_of(variable: Any) -> Growth | None:
