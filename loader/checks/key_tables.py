@@ -10,20 +10,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from hotdelta.chain import KeyTable, Manifest, Schema, directory_of
+from hotdelta.chain import KeyTable, Manifest, Schema, TableRecord, directory_of
 from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.chain.format import names
-from hotdelta.chain.format.key_index import BUCKET_COLUMNS, Counts, mask_of, why_malformed
+from hotdelta.chain.format.key_index import (
+    BUCKET_COLUMNS,
+    Counts,
+    KeyChanges,
+    changes,
+    mask_of,
+    why_malformed,
+)
 from hotdelta.errors import DamagedError
-from loader.files.fed_update import FedUpdate
+from loader.files.fed_update import Array, FedUpdate
 
 # Buckets of a full are looked at so many bytes at a time: numpy holds the GIL, and predictions go on beside it.
 _CHUNK_BYTES = 1024 * 1024
 
 # How much was in use before an update, by the key of a table's rows. Of a table that is not in it, as much as after it.
 InUse = Mapping[str, Counts]
+# Which keys came and went with an update, by the key of a table's rows.
+Moves = Mapping[str, KeyChanges]
 
 
 def in_use_before(schema: Schema, updates: Sequence[FedUpdate], preimage: FedUpdate) -> Sequence[InUse]:
@@ -49,12 +59,37 @@ def rows_in_use_before(schema: Schema, in_use: InUse) -> dict[str, int]:
     return found
 
 
+def changes_of_keys(schema: Schema, update: FedUpdate, preimage: FedUpdate, in_use: InUse) -> Moves:
+    """`preimage`: what the update replaces; `in_use`: before it."""
+    found: dict[str, KeyChanges] = {}
+    for table in schema.key_tables:
+        name = table.index + names.ROWS_SUFFIX
+        ids = update[table.index + names.IDS_SUFFIX]
+        found[table.rows] = changes_in_buckets(ids, preimage[name], update[name], in_use.get(table.rows))
+    return found
+
+
+def changes_in_buckets(ids: Array, old: Array, new: Array, before: Counts | None) -> KeyChanges:
+    """`before`: how many buckets were in use; None: all of these."""
+    if before is not None and len(ids) and ids[-1] >= before.buckets:
+        # What lay in the others is no bucket.
+        old = np.where((ids < before.buckets)[:, None], old, 0)
+    return changes(old, new)
+
+
+def find_new(ids: Array, first: int | None, moves: KeyChanges | None) -> npt.NDArray[np.bool_]:
+    """Which rows begin with an update: those from the `first` that was not in use, and those that other keys had."""
+    is_new = np.zeros(len(ids), np.bool_) if first is None else np.greater_equal(ids, first)
+    return is_new if moves is None or not len(moves.dealt) else is_new | np.isin(ids, moves.dealt)
+
+
 def require_sound_delta(
-    run_dir: Path, manifest: Manifest, schema: Schema, update: FedUpdate, in_use: InUse
+    run_dir: Path, manifest: Manifest, schema: Schema, update: FedUpdate, in_use: InUse, moves: Moves
 ) -> None:
-    """`in_use`: before it. Raises DamagedError."""
+    """`in_use`: before it; `moves`: what it does to keys. Raises DamagedError."""
     for table in schema.key_tables:
         complaint = _judge_delta(manifest, schema, table, update, in_use.get(table.rows))
+        complaint = complaint or _judge_moves(manifest.tables[table.rows], moves[table.rows])
         if complaint:
             raise _damaged(directory_of(run_dir, manifest.kind), manifest, table, complaint)
 
@@ -81,6 +116,14 @@ def _judge_delta(
             update[table.index + names.IDS_SUFFIX], update[table.index + names.ROWS_SUFFIX], counts
         )
     )
+
+
+def _judge_moves(record: TableRecord, moves: KeyChanges) -> str:
+    """A manifest that says how many keys come and go is right."""
+    if record.keys_new is None:
+        return ""
+    found, told = (len(moves.come), len(moves.gone)), (record.keys_new, record.rows_deleted)
+    return "" if found == told else f"{found} keys come and go, and {told} by its manifest"
 
 
 def _judge_full(bundle: BundleRows, manifest: Manifest, schema: Schema, table: KeyTable) -> str:

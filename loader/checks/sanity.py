@@ -55,9 +55,9 @@ def judge_shares(record: TableRecord, limits: SanityLimits, usual: Usual | None 
 
     Where the trainer compares rows (changed) any number may have changed: weight decay changes all of them.
     """
-    touched, deleted = share_of_rows(record, record.rows_changed), share_of_rows(record, record.rows_deleted)
+    touched, deleted = share_of_rows(record, record.rows_changed), share_of_keys(record)
     if deleted > limits.max_deleted_share:
-        return f"{deleted:.1%} of its rows are deleted, more than {limits.max_deleted_share:.1%}"
+        return f"{deleted:.1%} of its keys are deleted, more than {limits.max_deleted_share:.1%}"
     if record.tracking is not Tracking.TOUCHED:
         return ""
     if touched > limits.max_touched_share:
@@ -75,3 +75,10 @@ def judge_shares(record: TableRecord, limits: SanityLimits, usual: Usual | None 
 def share_of_rows(record: TableRecord, rows: int) -> float:
     """Of those in use: a growing table reserves more."""
     return rows / max(1, record.stored_shape[0])
+
+
+def share_of_keys(record: TableRecord) -> float:
+    """Which share of the keys of its parent a delta deletes."""
+    if record.keys_live is None:
+        return share_of_rows(record, record.rows_deleted)
+    return record.rows_deleted / max(1, record.keys_live + record.rows_deleted - (record.keys_new or 0))

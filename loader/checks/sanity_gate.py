@@ -17,7 +17,7 @@ from hotdelta.errors import SanityError
 from hotdelta.logs import event
 from hotdelta.sanity_limits import SanitySettings
 from hotdelta.signature_calls import array_dtype
-from loader.checks.key_tables import in_use_before, rows_in_use_before
+from loader.checks.key_tables import changes_of_keys, find_new, in_use_before, rows_in_use_before
 from loader.checks.sanity import Figures, Usual, judge_shares, judge_values, share_of_rows
 from loader.checks.sanity_figures import (
     StackedRows,
@@ -55,14 +55,17 @@ class SanityGate:
     ) -> Accepted:
         """`before` is the pre-image of the update. Raises SanityError."""
         measured: dict[str, Figures] = {}
-        grown = rows_in_use_before(schema, in_use_before(schema, [update], before)[0])
+        (in_use,) = in_use_before(schema, [update], before)
+        grown = rows_in_use_before(schema, in_use)
+        moves = changes_of_keys(schema, update, before, in_use)
         for spec in schema.variables:
             name = spec.key + (names.ROWS_SUFFIX if spec.is_table else names.VALUE_SUFFIX)
             rows = update[name]
             if len(rows):
                 old = before[name]
-                if spec.key in grown:
-                    old = without_new(old, rows, update[spec.key + names.IDS_SUFFIX] >= grown[spec.key])
+                if spec.key in schema.growing:
+                    ids, first = update[spec.key + names.IDS_SUFFIX], grown.get(spec.key)
+                    old = without_new(old, rows, find_new(ids, first, moves.get(spec.key)))
                 figures = measure(chunked(rows, old)) if has_figures(rows.dtype) else Figures()
                 measured[spec.key] = _with_share(figures, manifest, spec, len(rows))
         return self._judge_delta(manifest, schema, measured, self.statistics)

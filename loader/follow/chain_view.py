@@ -63,7 +63,7 @@ class ChainView:
             now = self._wall_clock()
             self._scanned = listing
             self._note_seen(now, max_new)
-            self.quarantine.forget_vanished(listing)
+            self.quarantine.forget_what_is_gone(listing)
 
     def _note_seen(self, now: float, max_new: int) -> None:
         """Note when the new commits were seen: go back from the newest until `max_new` of them are found.

@@ -5,6 +5,7 @@ For a model that serves nobody yet, so that no state in between is ever seen. Pu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,8 +15,9 @@ import numpy.typing as npt
 from hotdelta import signatures as contract
 from hotdelta.chain import Manifest, Schema, VariableSpec, encode_identity
 from hotdelta.chain.format import names
+from hotdelta.chain.format.key_index import KeyChanges
 from hotdelta.signature_calls import array_dtype
-from loader.checks.key_tables import InUse, rows_in_use_before
+from loader.checks.key_tables import InUse, Moves, changes_in_buckets, find_new, rows_in_use_before
 from loader.checks.sanity_figures import StackedRows, without_new
 from loader.files.fed_update import Array, FedUpdate
 
@@ -66,14 +68,32 @@ class FoldedDeltas:
         for variable in self._variables.values():
             self.update |= variable.newest()
 
-    def stacked(self, preimage: FedUpdate, in_use: Sequence[InUse]) -> Mapping[str, StackedRows]:
-        """The rows of each variable, delta after delta. `preimage` is that of the one update, `in_use` before each."""
+    def moves(self, preimage: FedUpdate, in_use: Sequence[InUse]) -> Sequence[Moves]:
+        """Which keys came and went with each delta. `preimage` is that of the one update, `in_use` before each."""
+        found: list[dict[str, KeyChanges]] = [{} for _ in in_use]
+        for table in self._schema.key_tables:
+            variable = self._variables[table.index]
+            rows = variable.stacked(preimage)
+            for number, part in enumerate(variable.parts()):
+                before = in_use[number].get(table.rows)
+                found[number][table.rows] = changes_in_buckets(
+                    variable.ids[part], rows.old[part], rows.new[part], before
+                )
+        return found
+
+    def stacked(
+        self, preimage: FedUpdate, in_use: Sequence[InUse], moves: Sequence[Moves]
+    ) -> Mapping[str, StackedRows]:
+        """The rows of each variable, delta after delta."""
         found = {key: variable.stacked(preimage) for key, variable in self._variables.items()}
         grown = [rows_in_use_before(self._schema, before) for before in in_use]
         for key in self._schema.growing:
-            rows = found[key]
-            is_new = self._variables[key].is_from([before.get(key) for before in grown])
-            found[key] = replace(rows, old=without_new(rows.old, rows.new, is_new))
+            rows, variable = found[key], self._variables[key]
+            is_new = [
+                find_new(variable.ids[part], before.get(key), moved.get(key))
+                for part, before, moved in zip(variable.parts(), grown, moves, strict=True)
+            ]
+            found[key] = replace(rows, old=without_new(rows.old, rows.new, np.concatenate(is_new)))
         return found
 
 
@@ -91,7 +111,7 @@ class _Variable:
             if spec.is_table
             else np.zeros(len(self._rows), np.int64)
         )
-        self._ids = ids
+        self.ids = ids
         # Stable: of the rows with one id the last is the newest.
         self._order = np.argsort(ids, kind="stable")
         self._sorted_ids = ids[self._order]
@@ -105,11 +125,10 @@ class _Variable:
             newest[self._ids_name] = self._sorted_ids[is_last]
         return newest
 
-    def is_from(self, firsts: Sequence[int | None]) -> npt.NDArray[np.bool_]:
-        """Which of the rows have an id from the `first` of their delta on; None: none of it."""
-        never = np.iinfo(np.int64).max
-        limits = np.array([never if first is None else first for first in firsts], np.int64)
-        return np.greater_equal(self._ids, np.repeat(limits, self._counts))
+    def parts(self) -> list[slice]:
+        """Where the rows of each delta are."""
+        ends = np.cumsum([0, *self._counts]).tolist()
+        return [slice(first, end) for first, end in itertools.pairwise(ends)]
 
     def stacked(self, preimage: FedUpdate) -> StackedRows:
         """A row replaces the one of an earlier delta that has its id, or that of the model."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from hotdelta.chain import Manifest, Schema
 from hotdelta.errors import ApplyError, ChainError, DamagedError
 from loader.checks.checks import Checks
-from loader.checks.key_tables import InUse, in_use_before, require_sound_delta
+from loader.checks.key_tables import InUse, Moves, changes_of_keys, in_use_before, require_sound_delta
 from loader.checks.sanity_statistics import Accepted
 from loader.files.delta_in_memory import DeltaFiles
 from loader.files.fed_update import FedUpdate
@@ -58,7 +58,8 @@ class DeltaStaging:
                 preimage = model.preimage()
             with watch.measure("sanity"):
                 (in_use,) = in_use_before(schema, [update], preimage)
-                require_sound_delta(run_dir, manifest, schema, update, in_use)
+                moves = changes_of_keys(schema, update, preimage, in_use)
+                require_sound_delta(run_dir, manifest, schema, update, in_use, moves)
                 accepted = self.checks.values.check_delta(manifest, schema, update, preimage)
         return StagedDelta(preimage, accepted)
 
@@ -80,8 +81,9 @@ class DeltaStaging:
         model.stage_rows(folded.update)
         preimage = model.preimage()
         in_use = in_use_before(schema, updates, preimage)
-        accepted = self.checks.values.check_deltas(chosen, schema, folded.stacked(preimage, in_use))
-        good = min(len(accepted), _count_sound(run_dir, read, schema, in_use))
+        moves = folded.moves(preimage, in_use)
+        accepted = self.checks.values.check_deltas(chosen, schema, folded.stacked(preimage, in_use, moves))
+        good = min(len(accepted), _count_sound(run_dir, read, schema, in_use, moves))
         if good < len(chosen):
             model.discard()
             if good:
@@ -133,12 +135,16 @@ class DeltaStaging:
 
 
 def _count_sound(
-    run_dir: Path, read: Sequence[tuple[Manifest, FedUpdate]], schema: Schema, in_use: Sequence[InUse]
+    run_dir: Path,
+    read: Sequence[tuple[Manifest, FedUpdate]],
+    schema: Schema,
+    in_use: Sequence[InUse],
+    moves: Sequence[Moves],
 ) -> int:
     """How many deltas come before the first whose keys lead nowhere: that is taken alone, and says so."""
-    for done, ((manifest, update), before) in enumerate(zip(read, in_use, strict=True)):
+    for done, ((manifest, update), before, moved) in enumerate(zip(read, in_use, moves, strict=True)):
         try:
-            require_sound_delta(run_dir, manifest, schema, update, before)
+            require_sound_delta(run_dir, manifest, schema, update, before, moved)
         except DamagedError:
             return done
     return len(read)

@@ -69,7 +69,7 @@ def spoil_deletions(ready: Rig) -> None:
 
 
 def test_the_share_of_deleted_rows(until_next: Prepared) -> None:
-    assert "62.5% of its rows are deleted" in is_kept_out(until_next, spoil_deletions)
+    assert "62.5% of its keys are deleted" in is_kept_out(until_next, spoil_deletions)
 
 
 def test_without_a_limit_any_share_of_rows_may_be_deleted(until_next: Prepared) -> None:

@@ -23,6 +23,7 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 ROWS = 64
 BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None}
 SIGNATURE = "serving_default"
+STEPS_TO_LIVE = 3
 
 
 class StepModel(tf.Module):
@@ -56,7 +57,10 @@ class StepModel(tf.Module):
 
 
 class KeyedStepModel(StepModel):
-    """The same with a table without a fixed vocabulary, which gets a new key at each step: the step itself."""
+    """The same with a table without a fixed vocabulary, which gets a new key at each step: the step itself.
+
+    The key of the third step before goes; its row is soon that of another key.
+    """
 
     def __init__(self, rows: int = ROWS, width: int = 4) -> None:
         super().__init__(rows, width)
@@ -68,10 +72,12 @@ class KeyedStepModel(StepModel):
             **super().predict(ids),
             "keyed": self.keyed.look_up(_keys(ids)),
             "newest": self.keyed.look_up(tf.cast(self.bias[:1], tf.int64)),
+            "gone": self.keyed.look_up(tf.cast(self.bias[:1], tf.int64) - STEPS_TO_LIVE) + self.bias,
         }
 
     def learn(self, step: int, touched: Any, touch: Callable[[str, Any], None]) -> None:
         super().learn(step, touched, touch)
+        self.keyed.remove([step - STEPS_TO_LIVE])
         keys = tf.concat([_keys(touched), [step]], axis=0)
         self.keyed.look_up(keys, training=True)
         rows = self.keyed.rows_of(keys)

@@ -16,7 +16,7 @@ from hotdelta.chain.format.key_index import PLACES, candidate_buckets
 from hotdelta.errors import DamagedError, SanityError
 from loader import SanitySettings
 from loader.checks.checks import Checks
-from loader.checks.key_tables import in_use_before, require_sound_delta
+from loader.checks.key_tables import changes_of_keys, in_use_before, require_sound_delta
 from loader.checks.sanity_gate import SanityGate
 from loader.files.fed_update import FedUpdate
 from loader.files.full_reader import FullReader
@@ -49,8 +49,10 @@ def read(chain: KeyTableChain, manifest: Manifest) -> FedUpdate:
 
 
 def check(chain: KeyTableChain, manifest: Manifest, update: FedUpdate, replica: ArrayModel) -> None:
-    (in_use,) = in_use_before(SCHEMA, [update], before(replica, update))
-    require_sound_delta(chain.run_dir, manifest, SCHEMA, update, in_use)
+    preimage = before(replica, update)
+    (in_use,) = in_use_before(SCHEMA, [update], preimage)
+    moves = changes_of_keys(SCHEMA, update, preimage, in_use)
+    require_sound_delta(chain.run_dir, manifest, SCHEMA, update, in_use, moves)
 
 
 @pytest.fixture
@@ -244,13 +246,15 @@ def test_folded_deltas_of_a_growing_table_are_judged_as_if_each_came_alone(chain
     folded = FoldedDeltas(manifests, updates, SCHEMA)
     preimage = before(replica, folded.update)
     in_use = in_use_before(SCHEMA, updates, preimage)
-    together = gate.check_deltas(manifests, SCHEMA, folded.stacked(preimage, in_use))
+    moves = folded.moves(preimage, in_use)
+    together = gate.check_deltas(manifests, SCHEMA, folded.stacked(preimage, in_use, moves))
     assert len(together) == len(manifests)
 
-    for manifest, update, used, accepted in zip(manifests, updates, in_use, together, strict=True):
+    cases = zip(manifests, updates, in_use, moves, together, strict=True)
+    for manifest, update, used, moved, accepted in cases:
         (alone,) = in_use_before(SCHEMA, [update], before(replica, update))
         assert used == alone
-        require_sound_delta(chain.run_dir, manifest, SCHEMA, update, used)
+        require_sound_delta(chain.run_dir, manifest, SCHEMA, update, used, moved)
         figures = gate.check_delta(manifest, SCHEMA, update, before(replica, update)).figures
         assert figures.keys() == accepted.figures.keys()
         for key, found in figures.items():

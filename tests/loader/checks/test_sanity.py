@@ -236,12 +236,15 @@ def test_every_limit_is_described_with_its_default() -> None:
     assert "  min_updates=20 " in described
 
 
-def test_the_limit_for_deleted_rows_is_accepted_and_not_told_of_before_there_are_any() -> None:
+def test_the_share_of_deleted_keys_is_that_of_the_parent() -> None:
     assert LimitChange.parse("users:max_deleted_share=0.1").value == 0.1
-    assert "deleted" not in describe_limits()
-    with pytest.raises(ConfigurationError) as refused:
-        LimitChange.parse("max_deleted=0.1")
-    assert "deleted_share" not in str(refused.value)
+    assert "  max_deleted_share=0.5 " in describe_limits()
+    record = TableRecord((1_000, 2), "float32", Tracking.TOUCHED, 10, 40, rows_in_use=500)
+    record = replace(record, keys_live=90, keys_new=50)
+    assert judge_shares(record, SanityLimits(max_deleted_share=0.5)) == ""
+    assert judge_shares(record, SanityLimits(max_deleted_share=0.49)) == (
+        "50.0% of its keys are deleted, more than 49.0%"
+    )
 
 
 def trained_states(optimizer: Any, *, zeros: bool, steps: int = 160) -> Iterator[np.ndarray]:

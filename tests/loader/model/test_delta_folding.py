@@ -72,7 +72,7 @@ def test_folded_deltas_are_the_deltas_one_after_the_other(
     assert all(is_plain(update, m, SCHEMA) for m, update in zip(manifests, updates, strict=True))
     folded = FoldedDeltas(manifests, updates, SCHEMA)
     ids, count = folded.update["table-ids"], len(folded.update["bias-value"])
-    stacked = folded.stacked({"table-rows": table[ids], "bias-value": bias[None][:count]}, [])
+    stacked = folded.stacked({"table-rows": table[ids], "bias-value": bias[None][:count]}, [], [])
 
     old_rows, old_values = [], []
     at_once = table.copy()
