@@ -57,8 +57,11 @@ from benchmarks.training import (
     save_both,
     zipf_ids,
 )
+from hotdelta.chain.format.manifest import Kind
+from hotdelta.chain.history.scan import Scanner
 from hotdelta.signature_calls import CALLER_THREAD
 from hotdelta.tensorflow_internals import make_callable
+from hotdelta.train import MostKeys
 from hotdelta.train.keys.index import BUCKETS, KeyIndex
 from hotdelta.train.tables.row_values import read_slice
 
@@ -70,6 +73,8 @@ LOOKUPS = {8: 400, 256: 200, 2_048: 40, 20_000: 5}
 ROW_BYTES = 2 * COLUMNS * 4
 FEW_KEYS = 2_048
 TABLE = "table"
+SAVE_SECONDS = 0.5
+EVICTION_STEPS = 400
 
 
 def keys_of(ids: np.ndarray) -> np.ndarray:
@@ -105,9 +110,11 @@ def dynamic_subject(keys: int, new_share: float = NEW_SHARE) -> Timed:
     return Timed(dynamic_model(keys), Stream(max(keys, FEW_KEYS), new_share, as_input=keys_of).take)
 
 
-def dynamic_model(keys: int) -> keras.Model:
+def dynamic_model(keys: int, eviction: Any = None) -> keras.Model:
     """It has seen so many keys, and there is room for as many again."""
-    table = hk.DynamicEmbedding(COLUMNS, max_rows=2 * keys + 2_000_000, initializer="zeros", name=TABLE)
+    table = hk.DynamicEmbedding(
+        COLUMNS, max_rows=2 * keys + 2_000_000, initializer="zeros", eviction=eviction, name=TABLE
+    )
     model = model_around(table, hk.Adagrad(0.05))
     see = tf.function(
         lambda keys: table(keys, training=True), input_signature=[tf.TensorSpec([None], tf.int64)]
@@ -115,6 +122,38 @@ def dynamic_model(keys: int) -> keras.Model:
     for first in range(0, keys, 1 << 14):
         see(keys_of(np.arange(first, min(keys, first + (1 << 14)))))
     return model
+
+
+def measure_eviction(rounds: int, keys: int, directory: Path) -> tuple[float, list[str]]:
+    """A step that is saved twice a second, with a key that goes for each new one, over one whose keys all stay."""
+    seconds, checkpoints = {}, {}
+    subjects = {}
+    for name, eviction in (("stay", None), ("go", MostKeys(keys))):
+        checkpoints[name] = hk.DeltaCheckpoint(
+            directory / name, save_secs=None, save_incremental_secs=SAVE_SECONDS, serving_graph=False
+        )
+        stream = Stream(keys, NEW_SHARE, as_input=keys_of)
+        subjects[name] = Timed(dynamic_model(keys, eviction), stream.take, callbacks=(checkpoints[name],))
+    for subject in subjects.values():
+        subject.run(WARM_UP_STEPS)
+    times: dict[str, list[float]] = defaultdict(list)
+    for _ in progress("eviction_overhead", rounds):
+        for name, subject in subjects.items():
+            # Not the median: what a sweep takes is in few of the steps.
+            times[name].append(float(np.mean(subject.run(EVICTION_STEPS))))
+    rows = {name: subject.model.get_layer(TABLE).counts.numpy()[0] for name, subject in subjects.items()}
+    deltas = {name: checkpoint.status.deltas for name, checkpoint in checkpoints.items()}
+    for checkpoint in checkpoints.values():
+        checkpoint.close()
+    if rows["go"] >= rows["stay"]:
+        raise SystemExit("no row was dealt again")
+    seconds = {name: statistics.median(found) for name, found in times.items()}
+    note = (
+        f"saved every {SAVE_SECONDS} s: {seconds['stay'] * 1e3:.2f} ms a step when keys stay ({rows['stay']:,} rows, "
+        f"{deltas['stay']} deltas), {seconds['go'] * 1e3:.2f} ms when they go ({rows['go']:,} rows, "
+        f"{deltas['go']} deltas)"
+    )
+    return seconds["go"] / seconds["stay"], [note]
 
 
 def measure_growing(steps: int) -> tuple[float, list[str]]:
@@ -165,7 +204,7 @@ class LookUps:
             given = v1.placeholder(tf.int64, buckets.shape)
             variables = [v1.Variable(value, use_resource=True) for value in (tf.identity(given), counts)]
             self._session.run([variable.initializer for variable in variables], {given: buckets})
-            find = KeyIndex(*variables, most_rows=keys + 1, most_buckets=len(buckets)).find
+            find = KeyIndex(*variables, growth=table.index.growth).find
             others = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
             self._session.run(others.insert(keys_of(np.arange(keys)), np.arange(1, keys + 1)))
             self.by_name = {
@@ -243,6 +282,32 @@ def _every_row(count: int) -> tf.data.Dataset:
     return ids.map(lambda ids: (tf.reshape(ids, [BATCH, IDS]), tf.zeros([BATCH, 1])))
 
 
+def measure_deletes(keys: int, directory: Path) -> float:
+    """Bytes of a delta over those of a full: one row in a hundred was touched, one in a thousand is deleted."""
+    model = dynamic_model(keys, MostKeys(2 * keys))
+    checkpoint = hk.DeltaCheckpoint(directory, None, None, serving_graph=False)
+    checkpoint.resume(model)
+    ids = np.random.default_rng(3).permutation(keys)
+    touched, gone = ids[: keys // 100 // IDS * IDS], ids[-(keys // 1000) :]
+    model.get_layer(TABLE).remove(keys_of(gone))
+    model.fit(
+        keys_of(touched).reshape(-1, IDS),
+        np.ones((len(touched) // IDS, 1)),
+        batch_size=BATCH,
+        verbose=0,
+        callbacks=[checkpoint],
+    )
+    checkpoint.save_full()
+    checkpoint.close()
+    manifests = Scanner(directory).scan().manifests
+    (delta,) = (
+        item for item in manifests if item.tables[f"{TABLE}/rows"].rows_deleted and item.kind is Kind.DELTA
+    )
+    if delta.tables[f"{TABLE}/rows"].rows_deleted != len(gone):
+        raise SystemExit("the delta does not name the keys that were removed")
+    return delta.total_bytes / next(item for item in manifests if item.kind is Kind.FULL).total_bytes
+
+
 def measure_bytes(keys: int, directory: Path) -> float:
     """Bytes of a delta over those of a full: one row in a hundred was touched, one in a thousand is new."""
     ids = np.random.default_rng(3).permutation(keys)[: keys // 100 // IDS * IDS]
@@ -307,7 +372,9 @@ def _measure(directory: Path, rounds: int, seconds: int, keys: int) -> tuple[lis
         "step_growth", rounds, dynamic_subject(keys // 10), dynamic_subject(keys * 5 // 2)
     )
     longest, growing = measure_growing(min(2_000, keys // 500))
+    overhead, evicting = measure_eviction(max(3, rounds // 2), keys, directory / "eviction")
     share = measure_bytes(keys, directory / "bytes")
+    share_deleted = measure_deletes(keys, directory / "deletes")
     loads = measure_serving(directory, max(1, rounds // 4), seconds)
     figures = [
         Figure("step_over_fixed", dynamic_seconds / fixed_seconds, "at most 2.0"),
@@ -319,12 +386,14 @@ def _measure(directory: Path, rounds: int, seconds: int, keys: int) -> tuple[lis
         Figure("worst_predict_ms", max(load.worst_ms for load in loads["quiet"])),
         Figure("worst_predict_ms_while_growing", max(load.worst_ms for load in loads["growing"])),
         Figure("delta_over_full_bytes", share, "at most 0.02"),
+        Figure("delta_over_full_bytes_with_deletes", share_deleted, "at most 0.02"),
+        Figure("eviction_overhead", overhead, "at most 1.15"),
     ]
     steps = (
         f"a step: fixed {fixed_seconds * 1e3:.2f} ms, dynamic {dynamic_seconds * 1e3:.2f} ms; "
         f"with {keys // 10:,} keys {small * 1e3:.2f} ms, with {keys * 5 // 2:,} {large * 1e3:.2f} ms"
     )
-    return figures, [steps, *growing, *memory, *_http_notes(loads)]
+    return figures, [steps, *growing, *evicting, *memory, *_http_notes(loads)]
 
 
 def _per_second(loads: list[Load], others: list[Load]) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import keras
 
 import hotdelta.keras
+from examples.click_stream import FORGET_SECONDS
+from hotdelta.train import UntouchedSeconds
 
 DIMENSION = 8
 MAX_USERS = 10_000_000
@@ -16,12 +18,8 @@ def build_model() -> keras.Model:
     """Inputs `user` and `item`, output `click`: the chance that this user clicks on this item."""
     user = keras.Input((), dtype="int64", name="user")
     item = keras.Input((), dtype="int64", name="item")
-    users = hotdelta.keras.DynamicEmbedding(
-        DIMENSION, max_rows=MAX_USERS, initializer=_near_zero(1), name="users"
-    )
-    items = hotdelta.keras.DynamicEmbedding(
-        DIMENSION, max_rows=MAX_ITEMS, initializer=_near_zero(2), name="items"
-    )
+    users = _table("users", MAX_USERS, seed=1)
+    items = _table("items", MAX_ITEMS, seed=2)
     match = keras.layers.Dot(axes=1, name="match")([users(user), items(item)])
     click = keras.layers.Activation("sigmoid", name="click")(match)
     model = keras.Model({"user": user, "item": item}, click, name="clicks")
@@ -29,5 +27,11 @@ def build_model() -> keras.Model:
     return model
 
 
-def _near_zero(seed: int) -> keras.initializers.Initializer:
-    return keras.initializers.RandomNormal(stddev=0.3, seed=seed)
+def _table(name: str, max_rows: int, *, seed: int) -> hotdelta.keras.DynamicEmbedding:
+    return hotdelta.keras.DynamicEmbedding(
+        DIMENSION,
+        max_rows=max_rows,
+        initializer=keras.initializers.RandomNormal(stddev=0.3, seed=seed),
+        eviction=UntouchedSeconds(FORGET_SECONDS),
+        name=name,
+    )

@@ -16,7 +16,9 @@ NUM_USERS = 10_000
 NUM_ITEMS = 200
 NEW_USERS_PER_SECOND = 40
 NEW_ITEMS_PER_SECOND = 2
-NEW_SECONDS = 60.0
+NEW_SECONDS = 20.0
+# Whoever was not seen for so many seconds of event time is forgotten by the model.
+FORGET_SECONDS = 5
 PERIOD_SECONDS = 90.0
 
 _STRENGTH = 3.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from examples.click_stream import ClickStream, ids_of, log_loss
 from examples.processes import ChildFailedError
+from hotdelta.chain import Kind, Position, Scanner
 
 EXAM_SIZE = 2_000
 TRAFFIC_SECONDS = 0.02
@@ -23,12 +25,14 @@ Floats = npt.NDArray[np.float64]
 class Reading:
     """What one look at the server showed. Chances are the mean over pairs of user and item that share a taste.
 
-    `keys`: how many users and items the served tables know.
+    `keys`: how many users and items the served tables know; `new`, `gone`: how many came and went since the first look.
     """
 
     position: str
     step: int
     keys: int
+    new: int
+    gone: int
     predicted: float
     frozen: float
     true: float
@@ -37,15 +41,37 @@ class Reading:
     best_loss: float
 
 
+class KeyCensus:
+    """How many keys the tables have at the commit that is served, and how many came and went, as manifests say."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._scanner = Scanner(run_dir)
+        self._until: Position | None = None
+        self.live = self.new = self.gone = 0
+
+    def follow(self, served: Position) -> None:
+        """Take in the deltas up to there. The first time only the keys are counted that there are."""
+        for manifest in self._scanner.scan().manifests:
+            is_next = self._until is None or manifest.position > self._until
+            if manifest.kind is Kind.DELTA and is_next and manifest.position <= served:
+                tables = manifest.tables.values()
+                self.live = sum(table.keys_live or 0 for table in tables)
+                if self._until is not None:
+                    self.new += sum(table.keys_new or 0 for table in tables)
+                    self.gone += sum(table.rows_deleted for table in tables)
+        self._until = served
+
+
 class Client:
     """Gives the server the same exam again and again: who clicks on what, now? The world's answers drift.
 
     The first paper that it hands in is kept: those are the answers of the same model frozen at start.
     """
 
-    def __init__(self, url: str, *, clock: Callable[[], float]) -> None:
+    def __init__(self, url: str, run_dir: Path, *, clock: Callable[[], float]) -> None:
         self._http = httpx.Client(base_url=url, timeout=10, trust_env=False)
         self._clock = clock
+        self._census = KeyCensus(run_dir)
         self._stream = ClickStream(seed=1)
         users, items = self._stream.pairs(EXAM_SIZE)
         self._users, self._items = users, items
@@ -63,11 +89,11 @@ class Client:
         ids = {"user": ids_of(self._users).tolist(), "item": ids_of(self._items).tolist()}
         try:
             answer = self._http.post("/predict", json={"inputs": ids}).raise_for_status()
-            tables = self._http.get("/model/version").raise_for_status().json()["tables"]
         except httpx.HTTPError as error:
             raise ChildFailedError(f"the server does not answer: {error}") from error
         now = self._clock()
         document = answer.json()
+        self._census.follow(Position.parse(document["version"]["position"]))
         served = np.array(document["outputs"]["click"], np.float64).reshape(-1)
         if self._frozen is None:
             self._frozen = served
@@ -76,8 +102,9 @@ class Client:
         return Reading(
             position=document["version"]["position"],
             step=document["version"]["step"],
-            # Of a table one row is for unknown keys.
-            keys=sum(table["rows"] - 1 for table in tables if "unknown_keys" in table),
+            keys=self._census.live,
+            new=self._census.new,
+            gone=self._census.gone,
             predicted=float(served[self._shown].mean()),
             frozen=float(self._frozen[self._shown].mean()),
             true=float(true[self._shown].mean()),

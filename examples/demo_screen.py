@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from examples.click_stream import FORGET_SECONDS
 from examples.demo_client import Reading
 
 COLUMNS = 80
@@ -109,8 +110,11 @@ def summary(readings: Sequence[Reading], updates: Sequence[Update]) -> str:
     ]
     width = max(len(row[0]) for row in rows)
     table = [f"  {name:<{width}}  {mean:>12}  {end:>10}" for name, mean, end in rows]
-    came = f"{last.keys - first.keys:,} users and items were new, and served by their next commit: {last.keys:,} now"
-    return "\n".join([*table, "", *(f"  {text}" for text in (*_lags(updates), came))])
+    keys = (
+        f"{last.new:,} users and items were new, and served by their next commit",
+        f"{last.gone:,} were not seen for {FORGET_SECONDS} s, and forgotten, in serving too: {last.keys:,} now",
+    )
+    return "\n".join([*table, "", *(f"  {text}" for text in (*_lags(updates), *keys))])
 
 
 def _lags(updates: Sequence[Update]) -> list[str]:

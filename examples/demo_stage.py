@@ -90,7 +90,7 @@ class Demo:
     def wait_until_ready(self, trainer: Child, exporter: Child, server: Child) -> Client:
         """Says that it is still alive every few seconds. Raises ChildFailedError."""
         self._wait("TensorFlow is being imported", lambda: bool(self.address), trainer, server)
-        client = Client(self.address, clock=time.time)
+        client = Client(self.address, self._directory / "run", clock=time.time)
         self._wait(
             "the model is being exported",
             lambda: self._is_exported or exporter.check_not_failed(),
