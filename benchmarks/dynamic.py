@@ -61,7 +61,7 @@ from hotdelta.chain.format.manifest import Kind
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.signature_calls import CALLER_THREAD
 from hotdelta.tensorflow_internals import make_callable
-from hotdelta.train import MostKeys
+from hotdelta.train import Chance, MostKeys, SeenTimes, SeenTimesInFilter
 from hotdelta.train.keys.index import BUCKETS, KeyIndex
 from hotdelta.train.tables.row_values import read_slice
 
@@ -110,10 +110,17 @@ def dynamic_subject(keys: int, new_share: float = NEW_SHARE) -> Timed:
     return Timed(dynamic_model(keys), Stream(max(keys, FEW_KEYS), new_share, as_input=keys_of).take)
 
 
-def dynamic_model(keys: int, eviction: Any = None) -> keras.Model:
+def dynamic_model(
+    keys: int, eviction: Any = None, *, admission: Any = None, room: int | None = None
+) -> keras.Model:
     """It has seen so many keys, and there is room for as many again."""
     table = hk.DynamicEmbedding(
-        COLUMNS, max_rows=2 * keys + 2_000_000, initializer="zeros", eviction=eviction, name=TABLE
+        COLUMNS,
+        max_rows=2 * (room or keys) + 2_000_000,
+        initializer="zeros",
+        admission=admission,
+        eviction=eviction,
+        name=TABLE,
     )
     model = model_around(table, hk.Adagrad(0.05))
     see = tf.function(
@@ -154,6 +161,33 @@ def measure_eviction(rounds: int, keys: int, directory: Path) -> tuple[float, li
         f"{deltas['go']} deltas)"
     )
     return seconds["go"] / seconds["stay"], [note]
+
+
+def measure_admission(rounds: int, keys: int) -> tuple[list[Figure], list[str]]:
+    """A step whose new keys wait, over one in which they get rows at once."""
+    policies: dict[str, Any] = {
+        "": None,
+        "admission_overhead": SeenTimes(3),
+        "admission_overhead_filter": SeenTimesInFilter(3, keys=keys),
+        "admission_overhead_chance": Chance(0.1),
+    }
+    subjects = {}
+    for name, policy in policies.items():
+        model = dynamic_model(0, admission=policy, room=keys)
+        model.get_layer(TABLE).assign(keys_of(np.arange(keys)), np.zeros((keys, COLUMNS), np.float32))
+        subjects[name] = Timed(model, Stream(keys, NEW_SHARE, as_input=keys_of).take)
+        subjects[name].run(WARM_UP_STEPS)
+    times: dict[str, list[float]] = defaultdict(list)
+    for _ in progress("admission_overhead", rounds):
+        for name, subject in subjects.items():
+            times[name].append(float(np.median(subject.run(ROUND_STEPS))))
+    seconds = {name: statistics.median(found) for name, found in times.items()}
+    rows = {name: subject.model.get_layer(TABLE).counts.numpy()[0] for name, subject in subjects.items()}
+    if rows["admission_overhead"] >= rows[""]:
+        raise SystemExit("no key waits")
+    told = ", ".join(f"{name or 'without'} {value * 1e3:.2f}" for name, value in seconds.items())
+    figures = [Figure(name, value / seconds[""]) for name, value in seconds.items() if name]
+    return figures, [f"admission, ms a step: {told}"]
 
 
 def measure_growing(steps: int) -> tuple[float, list[str]]:
@@ -373,6 +407,7 @@ def _measure(directory: Path, rounds: int, seconds: int, keys: int) -> tuple[lis
     )
     longest, growing = measure_growing(min(2_000, keys // 500))
     overhead, evicting = measure_eviction(max(3, rounds // 2), keys, directory / "eviction")
+    admission, waiting = measure_admission(max(3, rounds // 2), keys)
     share = measure_bytes(keys, directory / "bytes")
     share_deleted = measure_deletes(keys, directory / "deletes")
     loads = measure_serving(directory, max(1, rounds // 4), seconds)
@@ -388,12 +423,13 @@ def _measure(directory: Path, rounds: int, seconds: int, keys: int) -> tuple[lis
         Figure("delta_over_full_bytes", share, "at most 0.02"),
         Figure("delta_over_full_bytes_with_deletes", share_deleted, "at most 0.02"),
         Figure("eviction_overhead", overhead, "at most 1.15"),
+        *admission,
     ]
     steps = (
         f"a step: fixed {fixed_seconds * 1e3:.2f} ms, dynamic {dynamic_seconds * 1e3:.2f} ms; "
         f"with {keys // 10:,} keys {small * 1e3:.2f} ms, with {keys * 5 // 2:,} {large * 1e3:.2f} ms"
     )
-    return figures, [steps, *growing, *evicting, *memory, *_http_notes(loads)]
+    return figures, [steps, *growing, *evicting, *waiting, *memory, *_http_notes(loads)]
 
 
 def _per_second(loads: list[Load], others: list[Load]) -> float:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras_internals import MakesItsVariable, value_of
+from hotdelta.train.keys.policies import config_of
 from hotdelta.train.keys.table import Array, KeyedTable
 from hotdelta.train.keys.user_words import COMBINERS, as_keys, settings_of
 
@@ -41,12 +42,14 @@ class DynamicEmbedding(keras.layers.Layer):
         default: Any = "zeros",
         combiner: str | None = None,
         seed: int = 0,
+        admission: Any = None,
         eviction: Any = None,
         **kwargs: Any,
     ) -> None:
         """`max_rows`: the most keys that it may have at a time; it is address space until they come.
 
-        `eviction`: which keys go, one policy of hotdelta.train or several; None: those that are removed by hand.
+        `admission`: which keys get a row, a policy of hotdelta.train; None: all that are trained. `eviction`: which
+        ones go, one policy or several; None: those that are removed by hand.
         """
         super().__init__(**kwargs)
         if combiner is not None and combiner not in COMBINERS:
@@ -57,6 +60,7 @@ class DynamicEmbedding(keras.layers.Layer):
         self.default = default
         self.combiner = combiner
         self.seed = seed
+        self.admission = admission
         self.eviction = eviction
         self._settings = settings_of(
             self.name,
@@ -66,20 +70,14 @@ class DynamicEmbedding(keras.layers.Layer):
             default=default,
             seed=seed,
             dtype=self.variable_dtype,
+            admission=admission,
             eviction=eviction,
         )
         self._keyed: KeyedTable | None = None
         self.supports_jit = False
 
     def build(self, *_shapes: Any, **_more: Any) -> None:
-        first = self._settings.first_counts
-        self.counts = self.add_weight(
-            name="counts",
-            shape=first.shape,
-            dtype="int64",
-            initializer=lambda *_, **__: tf.constant(first),
-            trainable=False,
-        )
+        self.counts = self._add_counts("counts", self._settings.first_counts)
         settings = self._settings
         width = settings.width
         self.index = GrowingVariable(
@@ -104,15 +102,36 @@ class DynamicEmbedding(keras.layers.Layer):
                 trainable=False,
                 name="usage",
             )
+        self.waiting, self.waiting_counts = None, None
+        if settings.waiting_shape is not None:
+            self.waiting = GrowingVariable(
+                lambda: settings.make_waiting(name="waiting"),
+                shape=settings.waiting_shape,
+                dtype=settings.waiting_dtype,
+                trainable=False,
+                name="waiting",
+            )
+        if settings.first_waiting_counts is not None:
+            self.waiting_counts = self._add_counts("waiting_counts", settings.first_waiting_counts)
         self.built = True
+
+    def _add_counts(self, name: str, first: Array) -> Any:
+        return self.add_weight(
+            name=name,
+            shape=first.shape,
+            dtype="int64",
+            initializer=lambda *_, **__: tf.constant(first),
+            trainable=False,
+        )
 
     @property
     def table(self) -> KeyedTable | None:
         """None while Keras is still inferring shapes."""
         if self._keyed is None and self.built and value_of(self.rows) is not None:
-            parts = {name: value_of(getattr(self, name)) for name in ("rows", "index", "counts")}
-            usage = None if self.usage is None else value_of(self.usage)
-            self._keyed = KeyedTable(self._settings, **parts, usage=usage, name=self.name)
+            names = ("rows", "index", "counts", "usage", "waiting", "waiting_counts")
+            parts = {name: getattr(self, name) for name in names}
+            values = {name: value_of(part) for name, part in parts.items() if part is not None}
+            self._keyed = KeyedTable(self._settings, **values, name=self.name)
         return self._keyed
 
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> Any:
@@ -159,6 +178,7 @@ class DynamicEmbedding(keras.layers.Layer):
         self.assign(np.asarray(store["keys"]), np.asarray(store["rows"]))
 
     def get_config(self) -> dict[str, Any]:
+        admission = self._settings.admission
         default = self.default if isinstance(self.default, str) else np.asarray(self.default).tolist()
         return {
             **super().get_config(),
@@ -168,6 +188,7 @@ class DynamicEmbedding(keras.layers.Layer):
             "default": default,
             "combiner": self.combiner,
             "seed": self.seed,
+            "admission": None if admission is None else config_of(admission),
             "eviction": self._settings.eviction.as_config(),
         }
 

@@ -15,7 +15,7 @@ import hotdelta.keras as hk
 from hotdelta.chain.format import key_index
 from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.chain.history.scan import Scanner
-from hotdelta.train import MostKeys, UntouchedSteps
+from hotdelta.train import MostKeys, SeenTimes, SeenTimesInFilter, UntouchedSteps
 from tests.chain_replay import replay
 from tests.keras.test_exactness import OURS, Training, exactness
 
@@ -49,10 +49,29 @@ def test_tables_whose_keys_go_are_exact() -> None:
     assert len(model.get_layer("shared").items()[0]) < 40
 
 
+@pytest.mark.parametrize("admission", [SeenTimes(2), SeenTimesInFilter(2, keys=500)])
+def test_tables_whose_keys_wait_are_exact(admission: Any) -> None:
+    """With what is counted of each key, which is saved like a table of its own."""
+    model = mixed_model(admission=admission, eviction=UntouchedSteps(3))
+    model.compile(hk.Adam(0.01), "mse")
+    exactness(model, Tracking.TOUCHED, actions=("train", "save", "full"))
+
+
 def test_a_layer_of_the_same_configuration_has_the_same_policies() -> None:
-    layer = hk.DynamicEmbedding(2, max_rows=10, eviction=[UntouchedSteps(2), MostKeys(15, least="count")])
+    layer = hk.DynamicEmbedding(
+        2,
+        max_rows=10,
+        admission=SeenTimesInFilter(3, keys=50),
+        eviction=[UntouchedSteps(2), MostKeys(15, least="count")],
+    )
     again = hk.DynamicEmbedding.from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
+    assert layer.get_config()["admission"] == {
+        "policy": "SeenTimesInFilter",
+        "times": 3,
+        "keys": 50,
+        "error": 0.01,
+    }
     assert layer.get_config()["eviction"] == [
         {"policy": "UntouchedSteps", "steps": 2},
         {"policy": "MostKeys", "keys": 15, "least": "count"},

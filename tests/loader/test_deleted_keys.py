@@ -1,4 +1,7 @@
-"""Keys that a delta deletes: unknown with its commit, known again when it is taken back, judged as what they are."""
+"""Keys that a delta deletes: unknown with its commit, known again when it is taken back, judged as what they are.
+
+And keys that wait until they were seen often enough: unknown until the commit that gives them a row.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import tensorflow as tf
 
 from hotdelta.chain import Position
 from hotdelta.sanity_limits import SanitySettings
-from hotdelta.train import DynamicTable
+from hotdelta.train import DynamicTable, SeenTimes, SeenTimesInFilter
 from hotdelta.train.loop import DeltaWriter
 from loader import Loader
 from tests.loader.step_model import BY_HAND, SIGNATURE, export, serving, wait_for_position, wait_for_status
@@ -24,9 +27,9 @@ UNKNOWN = [-7.0, -7.0]
 
 
 class Ranker(tf.Module):
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.users = DynamicTable(2, max_rows=1_000, default=UNKNOWN, name="users")
+        self.users = DynamicTable(2, max_rows=1_000, default=UNKNOWN, name="users", **options)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="users")])
     def serve(self, users: Any) -> dict[str, Any]:
@@ -36,8 +39,8 @@ class Ranker(tf.Module):
 class Training:
     """A row is the number of the delta that wrote it."""
 
-    def __init__(self, root: Path) -> None:
-        self.ranker = Ranker()
+    def __init__(self, root: Path, **options: Any) -> None:
+        self.ranker = Ranker(**options)
         signatures = {SIGNATURE: self.ranker.serve}
         self.writer = DeltaWriter(root / "run", self.ranker, signatures=signatures, **BY_HAND)
         self.deltas = 0
@@ -49,7 +52,8 @@ class Training:
             users.remove(remove)
         users.look_up(train, training=True)
         rows = users.rows_of(train)
-        values = tf.fill([len(train), 2], scale * self.deltas)
+        rows = rows[rows > 0]
+        values = tf.fill([len(rows), 2], scale * self.deltas)
         tf.raw_ops.ResourceScatterUpdate(resource=users.rows.handle, indices=rows, updates=values)
         self.writer.touch("users/rows", rows.numpy())
         self.writer.step()
@@ -151,3 +155,22 @@ def test_the_row_of_another_key_is_no_change(training: Training, tmp_path: Path)
         assert training.ranker.users.counts.numpy()[0] == in_use
         training.commit([2], scale=1e6)
         wait_for_status(loader, lambda status: bool(status.quarantined), "it is quarantined")
+
+
+@pytest.mark.I1
+@pytest.mark.parametrize("admission", [SeenTimes(3), SeenTimesInFilter(3, keys=1_000)])
+def test_a_key_that_waits_is_unknown_until_the_commit_that_gives_it_a_row(
+    tmp_path: Path, admission: Any
+) -> None:
+    """What is counted until then is in the commits, and neither the export nor the server has it."""
+    training = Training(tmp_path, admission=admission)
+    training.commit([1, 1, 1, 2])
+    export(tmp_path / "run", tmp_path / "export")
+    with serving(tmp_path) as loader:
+        for train, known in (([2], [1]), ([2, 3, 3], [1, 2]), ([3], [1, 2, 3])):
+            wait_for_position(loader, training.commit(train))
+            found = loader.predict(SIGNATURE, {"users": ALL_KEYS})[0]["vector"]
+            assert found.tobytes() == training.vectors()
+            assert np.flatnonzero((found != UNKNOWN).any(axis=1)).tolist() == known
+        assert [table.key for table in loader.status().tables] == ["users/index", "users/rows"]
+    training.writer.close()

@@ -29,6 +29,9 @@ VALUE_SUFFIX = "-value"
 DELETED_SUFFIX = "-deleted"
 # Before the key of such a table: how often and when each of its rows was trained, which only some trainers keep.
 USAGE_PREFIX = "usage/"
+# The same for what some trainers keep of keys that have no row yet: a table, and its counts under one more name.
+WAITING_PREFIX = "hotdelta-waiting/"
+WAITING_COUNTS_SUFFIX = "/counts"
 IDENTITY_TENSOR = "hotdelta-identity"
 STEP_TENSOR = "hotdelta-step"
 TRAINER_STATE_TENSOR = "hotdelta-trainer-state"

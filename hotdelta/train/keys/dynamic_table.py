@@ -25,13 +25,15 @@ class DynamicTable(tf.Module):
         initializer: Any = "uniform",
         default: Any = "zeros",
         seed: int = 0,
+        admission: Any = None,
         eviction: Any = None,
         dtype: Any = "float32",
         name: str = "dynamic_table",
     ) -> None:
         """`max_rows`: the most keys that it may have at a time; it is address space until they come.
 
-        `eviction`: which keys go, one policy of hotdelta.train or several; None: those that are removed by hand.
+        `admission`: which keys get a row, a policy of hotdelta.train; None: all that are trained. `eviction`: which
+        ones go, one policy or several; None: those that are removed by hand.
         """
         super().__init__(name=name)
         settings = settings_of(
@@ -42,14 +44,27 @@ class DynamicTable(tf.Module):
             default=default,
             seed=seed,
             dtype=dtype,
+            admission=admission,
             eviction=eviction,
         )
         self.counts = tf.Variable(settings.first_counts, trainable=False, name=f"{name}_counts")
         self.index = settings.make_index(self.counts, name=f"{name}_index")
         self.rows = settings.make_rows(self.counts, name=f"{name}_rows")
         self.usage = settings.make_usage(self.rows, name=f"{name}_usage") if settings.eviction else None
+        first, self.waiting, self.waiting_counts = settings.first_waiting_counts, None, None
+        if settings.waiting_shape is not None:
+            self.waiting = settings.make_waiting(name=f"{name}_waiting")
+        if first is not None:
+            self.waiting_counts = tf.Variable(first, trainable=False, name=f"{name}_waiting_counts")
         self._keyed = KeyedTable(
-            settings, rows=self.rows, index=self.index, counts=self.counts, usage=self.usage, name=name
+            settings,
+            rows=self.rows,
+            index=self.index,
+            counts=self.counts,
+            usage=self.usage,
+            waiting=self.waiting,
+            waiting_counts=self.waiting_counts,
+            name=name,
         )
 
     def look_up(self, keys: Any, *, training: bool = False) -> tf.Tensor:

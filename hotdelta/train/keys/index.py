@@ -28,6 +28,7 @@ SPLIT_AT_ONCE = 64
 ROWS, BUCKETS, MASK = 0, 1, 2
 
 WriteRows = Callable[[tf.Tensor, tf.Tensor], list[tf.Operation]]
+Admit = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 def buckets_for(rows: int) -> int:
@@ -91,7 +92,7 @@ class KeyIndex:
     def write_numbers(self, places: tf.Tensor, numbers: tf.Tensor) -> None:
         """Of keys that are there; 0 takes them out."""
         written = tf.raw_ops.ResourceScatterNdUpdate(ref=self.buckets.handle, indices=places, updates=numbers)
-        tell_of_rows(self.buckets, _done([written]), places[:, 0])
+        tell_of_rows(self.buckets, done([written]), places[:, 0])
 
     def count(self, more: tf.Tensor) -> tf.Operation | None:
         """So many keys more; or less."""
@@ -136,10 +137,10 @@ class KeyIndex:
             has_room = tf.reduce_max(num_free, axis=1) > 0
             wins = tf.logical_and(has_room, _is_first(bucket))
             # Not tf.boolean_mask, which is twenty operations each time.
-            winners, losers = _where(wins), _where(tf.logical_not(wins))
+            winners, losers = where_true(wins), where_true(tf.logical_not(wins))
             entered = self._enter(*(tf.gather(each, winners) for each in (keys, rows, bucket, place)))
-            with tf.control_dependencies(_done(entered)):
-                stuck = _where(tf.logical_not(has_room))
+            with tf.control_dependencies(done(entered)):
+                stuck = where_true(tf.logical_not(has_room))
                 wanted = tf.cond(
                     tf.size(stuck) > 0,
                     lambda: self._make_room(tf.gather(candidates, stuck[0]), extent),
@@ -172,7 +173,7 @@ class KeyIndex:
             indices=tf.concat([at, at + tf.constant([0, PLACES])], axis=0),
             updates=tf.concat([keys, rows], axis=0),
         )
-        tell_of_rows(self.buckets, _done([written]), bucket)
+        tell_of_rows(self.buckets, done([written]), bucket)
         return [written]
 
     def _make_room(self, full: tf.Tensor, extent: Extent) -> tf.Tensor:
@@ -193,12 +194,12 @@ class KeyIndex:
             moved = (keys[best], rows[best], other[best], place)
             entered = self._enter(*(each[tf.newaxis] for each in moved))
             at = tf.stack([own[best], PLACES + best % PLACES])
-            with tf.control_dependencies(_done(entered)):
+            with tf.control_dependencies(done(entered)):
                 cleared = tf.raw_ops.ResourceScatterNdUpdate(
                     ref=self.buckets.handle, indices=at[tf.newaxis], updates=tf.zeros([1], tf.int64)
                 )
-            tell_of_rows(self.buckets, _done([cleared]), own[best][tf.newaxis])
-            with tf.control_dependencies(_done([cleared])):
+            tell_of_rows(self.buckets, done([cleared]), own[best][tf.newaxis])
+            with tf.control_dependencies(done([cleared])):
                 return tf.identity(extent.buckets)
 
         more = extent.buckets + tf.maximum(extent.buckets // 8, 1)
@@ -210,7 +211,7 @@ class KeyIndex:
             wanted <= self._most_buckets,
             ["the index of a table has no room for more keys; raise its max_rows"],
         )
-        with tf.control_dependencies(_done([is_possible])):
+        with tf.control_dependencies(done([is_possible])):
             start = self._extent()
         buckets, mask = tf.while_loop(
             lambda buckets, _: buckets < wanted,
@@ -232,19 +233,19 @@ class KeyIndex:
         taken = self._write(numbers, tf.concat([keys, rows - kept], axis=1), [])
         left = self._write(sources, tf.concat([keys, kept], axis=1), taken)
         counts = tf.cast(tf.stack([new.buckets, new.mask]), tf.int64)
-        with tf.control_dependencies(_done(left)):
+        with tf.control_dependencies(done(left)):
             counted = tf.raw_ops.ResourceScatterUpdate(
                 resource=self.counts.handle, indices=[BUCKETS, MASK], updates=counts
             )
-        with tf.control_dependencies(_done([counted])):
+        with tf.control_dependencies(done([counted])):
             return tf.identity(new.buckets), tf.identity(new.mask)
 
     def _write(self, numbers: tf.Tensor, buckets: tf.Tensor, after: list[tf.Operation]) -> list[tf.Operation]:
-        with tf.control_dependencies(_done(after)):
+        with tf.control_dependencies(done(after)):
             written = tf.raw_ops.ResourceScatterUpdate(
                 resource=self.buckets.handle, indices=numbers, updates=buckets
             )
-        tell_of_rows(self.buckets, _done([written]), numbers)
+        tell_of_rows(self.buckets, done([written]), numbers)
         return [written]
 
 
@@ -267,7 +268,7 @@ class RowIndex(KeyIndex):
         """
         halves = fingerprints(keys)
         rows = self._find(keys, halves, self._extent())
-        missing = _where(tf.equal(rows, 0))
+        missing = where_true(tf.equal(rows, 0))
 
         def insert() -> tf.Tensor:
             dealt = self._deal(tf.gather(keys, missing), tf.gather(halves, missing), write_rows)
@@ -275,25 +276,52 @@ class RowIndex(KeyIndex):
 
         return tf.cond(tf.size(missing) > 0, insert, lambda: rows)
 
+    def find_or_admit(
+        self, keys: tf.Tensor, counts: tf.Tensor, write_rows: WriteRows, admit: Admit
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The same where not every new key gets a row; and how often each key was seen, if it gets one now.
+
+        `admit(keys, halves, counts)` says of keys without a row which ones get one, and how often each was seen;
+        `counts`: how often in this batch.
+        """
+        halves = fingerprints(keys)
+        rows = self._find(keys, halves, self._extent())
+        missing = where_true(tf.equal(rows, 0))
+
+        def insert() -> tuple[tf.Tensor, tf.Tensor]:
+            new_keys, new_halves = tf.gather(keys, missing), tf.gather(halves, missing)
+            comes, seen = admit(new_keys, new_halves, tf.gather(counts, missing))
+            coming = where_true(comes)
+
+            def deal() -> tf.Tensor:
+                dealt = self._deal(tf.gather(new_keys, coming), tf.gather(new_halves, coming), write_rows)
+                return tf.tensor_scatter_nd_update(rows, tf.gather(missing, coming)[:, tf.newaxis], dealt)
+
+            found = tf.cond(tf.size(coming) > 0, deal, lambda: rows)
+            return found, tf.tensor_scatter_nd_update(counts, missing[:, tf.newaxis], seen)
+
+        found, seen = tf.cond(tf.size(missing) > 0, insert, lambda: (rows, counts))
+        return found, seen
+
     def _deal(self, keys: tf.Tensor, halves: tf.Tensor, write_rows: WriteRows) -> tf.Tensor:
         """Rows for new keys: 0 for those that come when all are dealt."""
         used, wanted = self.counts.read_value()[ROWS], tf.size(keys, out_type=tf.int64)
-        with tf.control_dependencies(_done([self.free.begin_dealing()])):
+        with tf.control_dependencies(done([self.free.begin_dealing()])):
             again = self.free.take(wanted)
         further = tf.minimum(wanted - tf.size(again, out_type=tf.int64), self._most_rows - used)
         rows = tf.concat([again, tf.range(used, used + further)], axis=0)
         count = tf.size(rows, out_type=tf.int64)
         keys, halves, left_out = keys[:count], halves[:count], wanted - count
-        with tf.control_dependencies(_done(write_rows(rows, keys))):
+        with tf.control_dependencies(done(write_rows(rows, keys))):
             dealt = self.count(further)
-        with tf.control_dependencies(_done([dealt])):
+        with tf.control_dependencies(done([dealt])):
             entered = self.insert(tf.identity(keys), halves, rows)
         with tf.control_dependencies([entered]):
             self.free.end_dealing()
         return tf.concat([rows, tf.zeros(left_out[tf.newaxis], tf.int64)], axis=0)
 
 
-def _where(is_one: tf.Tensor) -> tf.Tensor:
+def where_true(is_one: tf.Tensor) -> tf.Tensor:
     """The places of a vector that are true."""
     return tf.reshape(tf.where(is_one), [-1])
 
@@ -306,6 +334,6 @@ def _is_first(values: tf.Tensor) -> tf.Tensor:
     return tf.equal(tf.gather(first, groups), numbers)
 
 
-def _done(operations: Sequence[tf.Operation | None]) -> list[tf.Operation]:
+def done(operations: Sequence[tf.Operation | None]) -> list[tf.Operation]:
     """Those of a graph; what is run eagerly has happened."""
     return [operation for operation in operations if operation is not None]

@@ -38,7 +38,7 @@ class UniformRows:
 
     def rows(self, keys: tf.Tensor, width: int) -> tf.Tensor:
         words = random_words(keys, width, seed=self.seed)
-        steps = tf.cast(tf.cast(tf.bitwise.right_shift(words, _u64(40)), tf.int64), tf.float32)
+        steps = tf.cast(tf.cast(tf.bitwise.right_shift(words, u64(40)), tf.int64), tf.float32)
         return steps * tf.constant((self.high - self.low) / 2**24, tf.float32) + tf.constant(
             self.low, tf.float32
         )
@@ -55,7 +55,7 @@ class NormalRows:
     def rows(self, keys: tf.Tensor, width: int) -> tf.Tensor:
         words = tf.reshape(random_words(keys, 3 * width, seed=self.seed), [-1, width, 3, 1])
         shifts = tf.constant([0, 16, 32, 48], tf.uint64)
-        parts = tf.bitwise.bitwise_and(tf.bitwise.right_shift(words, shifts), _u64(0xFFFF))
+        parts = tf.bitwise.bitwise_and(tf.bitwise.right_shift(words, shifts), u64(0xFFFF))
         # 12 numbers of 0 to 65,535 are 393,210 on average.
         centred = tf.reduce_sum(tf.cast(parts, tf.int64), axis=[2, 3]) - 393_210
         scale = tf.constant(self.deviation / 2**16, tf.float32)
@@ -67,7 +67,7 @@ KeyedRows = ConstantRows | UniformRows | NormalRows
 
 def random_words(keys: tf.Tensor, width: int, *, seed: int) -> tf.Tensor:
     """uint64 [keys, width]: the outputs of a SplitMix64 that a key and the seed begin."""
-    start = _mixed(tf.bitcast(keys, tf.uint64) + _u64(_STEP * (2 * seed + 1)))
+    start = _mixed(tf.bitcast(keys, tf.uint64) + u64(_STEP * (2 * seed + 1)))
     # From numpy: of a list of numbers beyond 2**63 TensorFlow makes others when it is not in a graph.
     steps = np.array([_STEP * (number + 1) % 2**64 for number in range(width)], np.uint64)
     return _mixed(start[:, tf.newaxis] + steps)
@@ -75,9 +75,9 @@ def random_words(keys: tf.Tensor, width: int, *, seed: int) -> tf.Tensor:
 
 def _mixed(words: tf.Tensor) -> tf.Tensor:
     for shift, factor in zip((30, 27), _MIX, strict=True):
-        words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _u64(shift))) * _u64(factor)
-    return tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, _u64(31)))
+        words = tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, u64(shift))) * u64(factor)
+    return tf.bitwise.bitwise_xor(words, tf.bitwise.right_shift(words, u64(31)))
 
 
-def _u64(value: int) -> tf.Tensor:
+def u64(value: int) -> tf.Tensor:
     return tf.constant(np.uint64(value % 2**64))

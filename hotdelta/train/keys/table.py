@@ -22,10 +22,25 @@ from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.keys.free_rows import FreeRows
 from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, RowIndex, buckets_for
 from hotdelta.train.keys.initial_rows import KeyedRows
-from hotdelta.train.keys.policies import NO_EVICTION, Eviction
+from hotdelta.train.keys.policies import NO_EVICTION, Admission, Eviction
 from hotdelta.train.keys.upkeep import FIRST_USAGE, USAGE_COLUMNS, TableUpkeep
+from hotdelta.train.keys.waiting import (
+    Waiting,
+    first_waiting_counts,
+    first_waiting_rows,
+    waiting_dtype,
+    waiting_in,
+    waiting_kind,
+    waiting_shape,
+)
 from hotdelta.train.rows.outside_writes import tell_of_all, tell_of_rows
-from hotdelta.train.tables.growth import Growth, growth_of, reserve_variable, write_first_rows
+from hotdelta.train.tables.growth import (
+    Growth,
+    WaitingVariables,
+    growth_of,
+    reserve_variable,
+    write_first_rows,
+)
 from hotdelta.train.tables.row_values import read_slice
 
 Array = npt.NDArray[Any]
@@ -47,6 +62,7 @@ class TableSettings:
     default: tuple[float, ...] | None
     dtype: tf.DType = tf.float32
     eviction: Eviction = NO_EVICTION
+    admission: Admission | None = None
 
     @property
     def capacity(self) -> int:
@@ -68,6 +84,30 @@ class TableSettings:
     @property
     def first_counts(self) -> Array:
         return np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
+
+    @property
+    def waiting_shape(self) -> tuple[int, int] | None:
+        """Of the table of keys that have no row yet; None: there is none."""
+        return None if self.admission is None else waiting_shape(self.admission, self.max_rows)
+
+    @property
+    def waiting_dtype(self) -> str:
+        return "" if self.admission is None else str(waiting_dtype(self.admission).name)
+
+    def make_waiting(self, *, name: str) -> tf.Variable:
+        """That table, if there is one."""
+        if self.admission is None or self.waiting_shape is None:
+            raise ValueError(f"no key of {name} waits in a table")
+        rows, columns = self.waiting_shape
+        dtype = waiting_dtype(self.admission)
+        variable = _reserved(rows, (columns,), dtype, name=name, trainable=False)
+        write_first_rows(variable, first_waiting_rows(self.admission))
+        return variable
+
+    @property
+    def first_waiting_counts(self) -> Array | None:
+        """None: every key gets a row."""
+        return None if self.admission is None else first_waiting_counts(self.admission)
 
     def make_rows(self, counts: tf.Variable, *, name: str) -> tf.Variable:
         default = self.default or (0.0,) * self.width
@@ -98,6 +138,8 @@ class KeyedTable:
         index: tf.Variable,
         counts: tf.Variable,
         usage: tf.Variable | None = None,
+        waiting: tf.Variable | None = None,
+        waiting_counts: tf.Variable | None = None,
         name: str = "",
     ) -> None:
         self.settings = settings
@@ -109,6 +151,11 @@ class KeyedTable:
         with tf.init_scope():
             self._unknown = ResourceVariable(tf.zeros([], tf.int64), trainable=False, name="unknown_keys")
         growth.keyed_by(index, self._unknown)
+        self._waiting: Waiting | None = None
+        if settings.admission is not None and waiting_counts is not None:
+            kind = waiting_kind(settings.admission)
+            growth.waiting = WaitingVariables(kind, waiting, waiting_counts)
+            self._waiting = waiting_in(settings.admission, growth.waiting, max_rows=settings.max_rows)
         self.upkeep = TableUpkeep(
             name,
             rows=rows,
@@ -117,6 +164,7 @@ class KeyedTable:
             free=free,
             usage=usage,
             eviction=settings.eviction,
+            waiting=self._waiting,
         )
         growth.upkeep = self.upkeep
 
@@ -139,19 +187,28 @@ class KeyedTable:
         )
 
     def _find_or_insert(self, keys: tf.Tensor) -> tf.Tensor:
-        if not self.settings.eviction.needs_counts or self._usage is None:
+        usage = self._usage if self.settings.eviction.needs_counts else None
+        if usage is None and self._waiting is None:
             unique, positions = tf.unique(keys)
             return tf.gather(self.index.find_or_insert(unique, self._write_first_rows), positions)
         unique, positions, counts = tf.unique_with_counts(keys, out_idx=tf.int64)
-        rows = self.index.find_or_insert(unique, self._write_first_rows)
+        if self._waiting is None:
+            rows = self.index.find_or_insert(unique, self._write_first_rows)
+        else:
+            admit = self._waiting.admit
+            rows, counts = self.index.find_or_admit(unique, counts, self._write_first_rows, admit)
+        if usage is not None:
+            self._count(usage, rows, counts)
+        return tf.gather(rows, positions)
+
+    def _count(self, usage: tf.Variable, rows: tf.Tensor, counts: tf.Tensor) -> None:
+        """How often the keys of these rows were seen; row 0, of unknown keys, counts nothing."""
         _growth(self.rows).fill_slots()
-        # Nothing is added to the row of unknown keys, which nobody trains.
         at = tf.stack([rows, tf.zeros_like(rows)], axis=1)
         added = tf.raw_ops.ResourceScatterNdAdd(
-            ref=self._usage.handle, indices=at, updates=counts * tf.cast(rows > 0, tf.int64)
+            ref=usage.handle, indices=at, updates=counts * tf.cast(rows > 0, tf.int64)
         )
-        tell_of_rows(self._usage, [] if added is None else [added], rows)
-        return tf.gather(rows, positions)
+        tell_of_rows(usage, [] if added is None else [added], rows)
 
     def _count_unknown(self, numbers: tf.Tensor) -> None:
         count = tf.reduce_sum(tf.cast(tf.equal(numbers, 0), tf.int64))
@@ -189,6 +246,7 @@ class KeyedTable:
             in_use = max(growth.in_use(), len(keys) + 1)
             self.counts.assign([in_use, len(buckets), key_index.mask_of(len(buckets))])
             growth.refill_slots()
+            self.upkeep.forget_waiting()
             self.upkeep.note_replaced(old_keys, old_rows, len(keys))
             tell_of_all(self.rows, ())
             tell_of_all(self.index.buckets, ())
@@ -231,18 +289,23 @@ def _started(first: Array, capacity: int, growth: Growth, *, name: str, trainabl
             f"a table without a fixed vocabulary is not made under {strategy}",
             hint="make the model outside of strategy.scope(), or use hotdelta.keras.Embedding",
         )
-    dtype = tf.as_dtype(first.dtype)
+    variable = _reserved(capacity, first.shape[1:], tf.as_dtype(first.dtype), name=name, trainable=trainable)
+    write_first_rows(variable, iter([(0, first)]))
+    growth.own(variable)
+    return variable
+
+
+def _reserved(
+    capacity: int, row_shape: tuple[int, ...], dtype: tf.DType, *, name: str, trainable: bool
+) -> tf.Variable:
     try:
-        variable = reserve_variable(capacity, first.shape[1:], dtype, name=name, trainable=trainable)
+        return reserve_variable(capacity, row_shape, dtype, name=name, trainable=trainable)
     except tf.errors.ResourceExhaustedError as error:
-        gigabytes = capacity * first[0].nbytes / 1e9
+        gigabytes = capacity * math.prod(row_shape) * dtype.size / 1e9
         raise ConfigurationError(
             f"the system does not reserve {gigabytes:.0f} GB of address space for {name}",
             hint="lower max_rows, or allow it: sysctl vm.overcommit_memory=1",
         ) from error
-    write_first_rows(variable, iter([(0, first)]))
-    growth.own(variable)
-    return variable
 
 
 def _growth(variable: tf.Variable) -> Growth:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta.chain.bundle.row_memory import row_ranges
-from hotdelta.chain.format import key_index
 from hotdelta.chain.format.key_index import PLACES
 from hotdelta.logs import event
+from hotdelta.train.keys.entries import Entries, EntrySweep
 from hotdelta.train.keys.free_rows import FreeRows
 from hotdelta.train.keys.index import KeyIndex
 from hotdelta.train.keys.policies import Eviction, Examined
+from hotdelta.train.keys.waiting import Waiting
 from hotdelta.train.rows.outside_writes import tell_of_rows
 from hotdelta.train.tables.growth import Growth
 from hotdelta.train.tables.key_upkeep import UNKNOWN, Ids, KeyState, Moment
@@ -35,11 +35,6 @@ COUNT, STEP, SECOND = 0, 1, 2
 USAGE_COLUMNS = 3
 FIRST_USAGE = (0, UNKNOWN, UNKNOWN)
 
-# After each commit so many buckets are examined, or one in so many: all of them within so many commits.
-LEAST_BUCKETS = 1024
-SWEEP_COMMITS = 100
-# To find those that were used least, so many keys are examined for each one that has to go.
-EXAMINED_FOR_EACH = 8
 _SLICE_ROWS = 1 << 16
 _NEVER = np.iinfo(np.int64).max
 
@@ -74,24 +69,6 @@ class _Dated:
         return np.where(known[at] == rows, self.times[first][at], _NEVER)
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """Entries of the index: where each lies, its key and its row."""
-
-    buckets: Ids
-    places: Ids
-    keys: Ids
-    rows: Ids
-
-    @classmethod
-    def of(cls, numbers: Ids, held: Ids) -> _Entries:
-        at, places = np.nonzero(held[:, PLACES:])
-        return cls(numbers[at], places, held[at, places], held[at, PLACES + places])
-
-    def only(self, which: npt.NDArray[np.bool_]) -> _Entries:
-        return _Entries(self.buckets[which], self.places[which], self.keys[which], self.rows[which])
-
-
 class TableUpkeep:
     """Of one table with keys. The training thread calls its methods between steps; `cut` may be called in a pause.
 
@@ -108,14 +85,16 @@ class TableUpkeep:
         free: FreeRows,
         usage: tf.Variable | None,
         eviction: Eviction,
+        waiting: Waiting | None,
     ) -> None:
         self._name = name
         self._rows, self._growth = rows, growth
         self._index, self._free = index, free
         self._usage, self._eviction = usage, eviction
+        self._waiting = waiting
         self.lock: AbstractContextManager[Any] = threading.RLock()
         self._has_warned = False
-        self._cursor = 0
+        self._turns = EntrySweep(index)
         self._clear()
 
     def forget(self) -> None:
@@ -123,6 +102,12 @@ class TableUpkeep:
         with self.lock:
             self._clear()
             self._free.replace(np.empty(0, np.int64))
+
+    def forget_waiting(self) -> None:
+        """What was known of keys without a row is of another policy."""
+        if self._waiting is not None:
+            with self.lock:
+                self._waiting.forget_all()
 
     def _clear(self) -> None:
         self._is_begun = self._is_sweep_due = False
@@ -153,6 +138,8 @@ class TableUpkeep:
                 self._known_used, self._known_free = self._growth.in_use(), len(free)
                 self._parent_live = self._live()
                 self._is_begun = self._is_sweep_due = True
+            if self._waiting is not None:
+                self._waiting.begin(now)
             if self._usage is not None:
                 for first, end in row_ranges(self._growth.in_use(), _SLICE_ROWS):
                     usage = read_slice(self._usage, first, end - first)
@@ -214,15 +201,15 @@ class TableUpkeep:
             self._release()
             if self._eviction and self._usage is not None:
                 self._evict(now)
+            if self._waiting is not None:
+                self._waiting.sweep(now)
 
     def remove(self, keys: Ids) -> int:
         """Remove keys, if they are there; how many were."""
         with self.lock:
-            keys = np.unique(keys)
-            keys = keys[self._find(keys) > 0]
-            numbers = np.unique(key_index.candidate_buckets(keys, self._index.growth.in_use()))
-            entries = _Entries.of(numbers, gather_rows(self._index.buckets, numbers))
-            entries = entries.only(np.isin(entries.keys, keys))
+            entries = self._turns.entries_of(np.unique(keys))
+            if self._waiting is not None:
+                self._waiting.remove(keys)
             self._remove(entries)
             return len(entries.keys)
 
@@ -288,51 +275,36 @@ class TableUpkeep:
     def _evict(self, now: Moment) -> None:
         self._warn_of_missing_times(now)
         live = self._live()
-        entries = self._next_entries(live)
+        entries = self._turns.next_entries(live=live, excess=self._eviction.excess(live))
         # What came since the last commit stays until the next one.
-        entries = entries.only(~np.isin(entries.rows, self._dealt.rows))
+        entries = entries.only(~np.isin(entries.numbers, self._dealt.rows))
         examined = self._examine(entries, now)
         self._remove(entries.only(self._eviction.decide(examined, now, live=live)))
 
-    def _next_entries(self, live: int) -> _Entries:
-        """Those of the buckets whose turn it is."""
-        buckets = self._index.growth.in_use()
-        wanted = max(LEAST_BUCKETS, -(-buckets // SWEEP_COMMITS))
-        excess = self._eviction.excess(live)
-        if excess:
-            wanted = max(wanted, -(-EXAMINED_FOR_EACH * excess * buckets // live))
-        count = min(wanted, buckets)
-        numbers = np.sort((self._cursor + np.arange(count, dtype=np.int64)) % buckets)
-        self._cursor = (self._cursor + count) % buckets
-        return _Entries.of(numbers, gather_rows(self._index.buckets, numbers))
-
-    def _examine(self, entries: _Entries, now: Moment) -> Examined:
+    def _examine(self, entries: Entries, now: Moment) -> Examined:
         """A row that was trained before event times were told counts as trained with the next cut."""
-        usage = gather_rows(self._usage, entries.rows)
+        usage = gather_rows(self._usage, entries.numbers)
         if self._eviction.needs_event_times and now.second != UNKNOWN:
-            unknown = entries.rows[usage[:, SECOND] == UNKNOWN]
+            unknown = entries.numbers[usage[:, SECOND] == UNKNOWN]
             if len(unknown):
                 tell_of_rows(self._rows, (), tf.constant(unknown))
         return Examined(
             counts=usage[:, COUNT],
             steps=usage[:, STEP],
             seconds=usage[:, SECOND],
-            half_squares=self._half_squares(entries.rows) if self._eviction.needs_rows else np.empty(0),
+            half_squares=self._half_squares(entries.numbers) if self._eviction.needs_rows else np.empty(0),
         )
 
     def _half_squares(self, rows: Ids) -> Array:
         values = gather_rows(self._rows, rows).astype(np.float32)
         return np.asarray(0.5 * np.einsum("ij,ij->i", values, values))
 
-    def _remove(self, entries: _Entries) -> None:
+    def _remove(self, entries: Entries) -> None:
         if not len(entries.keys):
             return
-        at = np.stack([entries.buckets, PLACES + entries.places], axis=1)
-        nothing = np.zeros(len(at), np.int64)
-        tf.raw_ops.ResourceScatterNdUpdate(ref=self._index.buckets.handle, indices=at, updates=nothing)
-        tell_of_rows(self._index.buckets, (), tf.constant(np.unique(entries.buckets)))
-        self._note_removed(entries.keys, entries.rows)
-        self._freed.add(entries.rows, self._time, self._epoch)
+        self._turns.take_out(entries)
+        self._note_removed(entries.keys, entries.numbers)
+        self._freed.add(entries.numbers, self._time, self._epoch)
 
     def _find(self, keys: Ids) -> Ids:
         return np.asarray(self._index.find(tf.constant(keys, tf.int64)).numpy(), np.int64)

@@ -13,7 +13,7 @@ from hotdelta.chain.bundle.slice_key import can_be_sliced
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
 from hotdelta.train.keys.initial_rows import ConstantRows, KeyedRows, NormalRows, UniformRows
-from hotdelta.train.keys.policies import Eviction
+from hotdelta.train.keys.policies import Eviction, admission_of
 from hotdelta.train.keys.table import MOST_ROWS, TableSettings
 
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -38,6 +38,7 @@ def settings_of(
     seed: Any,
     dtype: Any,
     eviction: Any = None,
+    admission: Any = None,
 ) -> TableSettings:
     """Raises ConfigurationError for what no table can be made with."""
     width = _whole(f"dim of {name}", dim, most=1 << 20)
@@ -48,6 +49,7 @@ def settings_of(
         default=_default(default, width),
         dtype=_dtype(name, dtype),
         eviction=Eviction.of(eviction),
+        admission=admission_of(admission),
     )
 
 

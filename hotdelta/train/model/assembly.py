@@ -16,7 +16,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.train.model.id_rules import IdRule
 from hotdelta.train.model.optimizer_slots import KeyedVariable, SlotVariable
 from hotdelta.train.model.variables import ModelVariables, OtherVariable, RowVariable, Table, serving_schema
-from hotdelta.train.tables.growth import growth_of
+from hotdelta.train.tables.growth import WaitingVariables, growth_of
 from hotdelta.train.tables.sharded import ShardedTouchedRows, is_remote, is_sharded, is_trainable
 from hotdelta.train.tables.touched import AnyTouchedRows, GrowingTouchedRows, TouchedRows
 
@@ -50,7 +50,7 @@ def assemble(
     """
     for item in keyed:
         _refuse_unsavable(item)
-    keyed, usage = _without_usage(keyed)
+    keyed, usage, waiting = _without_upkeep(keyed)
     served = None if schema is None else {variable.key for variable in schema.variables}
     key_of = {id(item.variable): item.key for item in keyed}
     slots_of: dict[str, list[RowVariable]] = {key: [] for key in table_keys}
@@ -68,7 +68,9 @@ def assemble(
         else:
             others.append(OtherVariable(slot.key, slot.variable, names.ROLE_TRAINING))
     others.extend(OtherVariable(item.key, item.variable, names.ROLE_TRAINING) for item in training_only)
-    tables = tuple(
+    for key, kept in waiting.items():
+        others.append(OtherVariable(key + names.WAITING_COUNTS_SUFFIX, kept.counts, names.ROLE_TRAINING))
+    own_tables = tuple(
         Table(
             RowVariable(item.key, item.variable, _role(item.key, served), growth_of(item.variable)),
             tuple(slots_of[item.key]),
@@ -76,6 +78,12 @@ def assemble(
         for item in keyed
         if item.key in table_keys
     )
+    waiting_tables = (
+        Table(RowVariable(key, kept.table, names.ROLE_TRAINING, growth_of(kept.table)))
+        for key, kept in waiting.items()
+        if kept.table is not None
+    )
+    tables = (*own_tables, *waiting_tables)
     if parameters is None:
         parameters = [item.key for item in keyed if is_trainable(item.variable)]
     schema = schema or serving_schema([*(table.values for table in tables), *others])
@@ -87,13 +95,26 @@ def growing_tables(keyed: Iterable[KeyedVariable]) -> set[str]:
     return {
         item.key
         for item in keyed
-        if (growth := growth_of(item.variable)) is not None and not growth.is_beside(item.variable)
+        if (growth := growth_of(item.variable)) is not None
+        and not growth.is_beside(item.variable)
+        and not growth.is_of_waiting
     }
 
 
-def _without_usage(keyed: Sequence[KeyedVariable]) -> tuple[list[KeyedVariable], list[SlotVariable]]:
-    """What a table with keys knows of its rows is saved like a slot of it, under a key that says of which."""
+def _without_upkeep(
+    keyed: Sequence[KeyedVariable],
+) -> tuple[list[KeyedVariable], list[SlotVariable], dict[str, WaitingVariables]]:
+    """What a table with keys knows of its rows, saved like a slot of it, and of keys without a row, by its key there.
+
+    Both have keys that say of which table they are.
+    """
     tables = {id(growth_of(item.variable)): item for item in keyed if item.key in growing_tables(keyed)}
+    waiting = {
+        f"{names.WAITING_PREFIX}{growth.waiting.kind}/{item.key}": growth.waiting
+        for item in tables.values()
+        if (growth := growth_of(item.variable)) is not None and growth.waiting is not None
+    }
+    of_waiting = {id(each) for kept in waiting.values() for each in (kept.table, kept.counts)}
     kept: list[KeyedVariable] = []
     usage: list[SlotVariable] = []
     for item in keyed:
@@ -101,9 +122,9 @@ def _without_usage(keyed: Sequence[KeyedVariable]) -> tuple[list[KeyedVariable],
         if growth is not None and growth.is_beside(item.variable):
             of = tables[id(growth)]
             usage.append(SlotVariable(names.USAGE_PREFIX + of.key, item.variable, of.variable))
-        else:
+        elif id(item.variable) not in of_waiting:
             kept.append(item)
-    return kept, usage
+    return kept, usage, waiting
 
 
 def _refuse_unsavable(item: KeyedVariable) -> None:

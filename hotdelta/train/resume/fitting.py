@@ -20,8 +20,12 @@ def check_fits(reader: StateReader, variables: ModelVariables) -> None:
     other_rules = _find_other_rules(reader, variables)
     saved = reader.newest_keys()
     kept = {item.key for item in variables.everything()}
-    # A trainer may go on without what the last one knew of rows: it has no policy that asks.
-    missing = sorted(key for key in saved - kept if key.removeprefix(names.USAGE_PREFIX) not in kept)
+    # A trainer may go on without what the last one knew of rows and keys: it has no policy that asks.
+    missing = sorted(
+        key
+        for key in saved - kept
+        if key.removeprefix(names.USAGE_PREFIX) not in kept and not key.startswith(names.WAITING_PREFIX)
+    )
     problems = [
         *find_misfits(reader, variables),
         *(f"{key}: the checkpoint has it, the model does not" for key in missing),
@@ -36,21 +40,29 @@ def check_fits(reader: StateReader, variables: ModelVariables) -> None:
         )
 
 
-def missing_usage(reader: StateReader, variables: ModelVariables) -> list[RowVariable]:
-    """What a trainer wants to know of rows, by a policy that the last one did not have."""
+def begins_anew(reader: StateReader, variables: ModelVariables) -> list[RowVariable | OtherVariable]:
+    """What this trainer wants to know of rows and keys, and the last one did not, or has more of than there is room."""
     saved = reader.newest_keys()
-    return [
+    usage = [
         item
         for item in variables.row_variables
         if item.key.startswith(names.USAGE_PREFIX) and item.key not in saved
     ]
+    waiting = [item for item in variables.everything() if item.key.startswith(names.WAITING_PREFIX)]
+    lost = {_waiting_of(item) for item in waiting if _problem(reader, item, saved, owner=item.key)}
+    return [*usage, *(item for item in waiting if _waiting_of(item) in lost)]
+
+
+def _waiting_of(item: RowVariable | OtherVariable) -> str:
+    """Its counts are of no use without the table that they count, and the other way round."""
+    return item.key.removesuffix(names.WAITING_COUNTS_SUFFIX)
 
 
 def find_misfits(reader: StateReader, variables: ModelVariables) -> list[str]:
     """One line for each variable of the model that the checkpoint lacks, or has with another shape or dtype."""
     saved = reader.newest_keys()
     owners = {item.key: table.key for table in variables.tables for item in table.row_variables}
-    begins = missing_usage(reader, variables)
+    begins = begins_anew(reader, variables)
     return [
         line
         for item in variables.everything()

@@ -13,8 +13,8 @@ from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.logs import event
 from hotdelta.train.model.variables import ModelVariables, Table
 from hotdelta.train.resume.fitting import (
+    begins_anew,
     check_fits,
-    missing_usage,
     read_slices,
     read_trainer_state,
     read_value,
@@ -85,7 +85,7 @@ def load_variables(
 ) -> frozenset[str]:
     """Set every variable to its saved value, bit for bit. Returns the keys of what has none."""
     read = _read_by_servers(reader, [table for table in variables.tables if table.key in on_servers])
-    begun = missing_usage(reader, variables)
+    begun = begins_anew(reader, variables)
     unknown = frozenset(id(item.variable) for item in begun)
     for table in variables.tables:
         for item in table.row_variables:
@@ -96,13 +96,11 @@ def load_variables(
             elif item.key not in read:
                 write_whole(item.variable, read_value(reader, item, owner=table.key))
     for other in variables.others:
-        write_whole(other.variable, read_value(reader, other))
+        if id(other.variable) not in unknown:
+            write_whole(other.variable, read_value(reader, other))
     for table in variables.tables:
-        growth = table.values.growth
-        if growth is not None:
-            growth.set_filled(except_for=unknown)
-            if growth.upkeep is not None:
-                growth.upkeep.forget()
+        if table.values.growth is not None:
+            table.values.growth.note_loaded(except_for=unknown)
     return frozenset(item.key for item in begun)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,18 @@ from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.tables.key_upkeep import Ids, Upkeep
 
 _GROWTH = "_hotdelta_growth"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingVariables:
+    """What a table with keys knows of keys that have no row yet. `kind`: those of another kind are of no use to it.
+
+    `table` is one that grows, too; None: the counts are all that is known.
+    """
+
+    kind: str
+    table: tf.Variable | None
+    counts: tf.Variable
 
 
 class Growth:
@@ -36,6 +49,9 @@ class Growth:
         self._unknown: tf.Variable | None = None
         self._slots: list[_Slot] = []
         self.upkeep: Upkeep | None = None
+        self.waiting: WaitingVariables | None = None
+        # Whether its rows are of keys that have no row in the table itself.
+        self.is_of_waiting = False
 
     @property
     def index(self) -> tf.Variable | None:
@@ -99,12 +115,16 @@ class Growth:
         """Whether it is one of the variables that have a row for each row."""
         return any(slot.variable is variable for slot in self._slots)
 
-    def set_filled(self, *, except_for: Collection[int] = ()) -> None:
-        """All slot rows in use have values: those of a checkpoint. Some slots, by `id`, may have to begin anew."""
+    def note_loaded(self, *, except_for: Collection[int] = ()) -> None:
+        """The values are those of a checkpoint now; some, by the `id` of their variable, were not in it."""
         for slot in self._slots:
             variable = slot.variable
             begins = id(variable) in except_for
             slot.filled.assign(0 if begins else self.rows_in_use())
+        if self.upkeep is not None:
+            self.upkeep.forget()
+            if self.waiting is not None and id(self.waiting.counts) in except_for:
+                self.upkeep.forget_waiting()
 
 
 class _Slot:

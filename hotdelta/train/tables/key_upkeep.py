@@ -53,6 +53,10 @@ class Upkeep(Protocol):
         """Other values were loaded into its variables."""
         ...
 
+    def forget_waiting(self) -> None:
+        """No checkpoint has what it kept of keys without a row."""
+        ...
+
     def begin(self, now: Moment) -> None:
         """A chain begins with what it holds, or goes on from there."""
         ...

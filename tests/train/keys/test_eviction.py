@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,93 +12,16 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-import hotdelta.keras as hk
-from hotdelta.chain.format import key_index
-from hotdelta.chain.format.manifest import Kind, Manifest, TableRecord
+from hotdelta.chain.format import key_index, names
+from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.scan import Scanner
-from hotdelta.chain.history.verification import directory_of
-from hotdelta.train import (
-    DeltaWriter,
-    DynamicTable,
-    MostKeys,
-    SmallRows,
-    UntouchedSeconds,
-    UntouchedSteps,
-)
+from hotdelta.train import MostKeys, SeenTimes, SmallRows, UntouchedSeconds, UntouchedSteps
 from tests.chain_replay import replay, values_of
+from tests.train.keys.keyed_training import SLOT, Training, deleted_by
 from tests.train.small_training import BrokenDisk
 
 pytestmark = pytest.mark.I1
-
-BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None}
-SLOT = "optimizer/accumulators/table/rows"
-FIRST_SLOT = 0.1
-
-
-class Module(tf.Module):
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self.table = DynamicTable(2, max_rows=500, name="table", **options)
-
-
-class Training:
-    """A loop whose steps train the keys that they are given: d loss / d row = 1 for each occurrence."""
-
-    def __init__(self, run_dir: Path, **options: Any) -> None:
-        self.run_dir = run_dir
-        self.module, self.optimizer = Module(**options), hk.Adagrad(0.5, initial_accumulator_value=FIRST_SLOT)
-        self.rows = self.module.table.rows
-        self.optimizer.build([self.rows])
-        self.writer = DeltaWriter(
-            run_dir, self.module, optimizer=self.optimizer, scrub_saves=1, keep_fulls=100, **BY_HAND
-        )
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
-        def step(keys: tf.Tensor) -> None:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum(self.module.table.look_up(keys, training=True))
-            self.optimizer.apply([tape.gradient(loss, self.rows)], [self.rows])
-
-        self._step = step
-
-    def train(self, keys: Iterable[int], *, event_time: float | None = None) -> None:
-        with self.writer.training_step(event_time=event_time):
-            self._step(tf.constant(list(keys), tf.int64))
-
-    def save(self) -> TableRecord:
-        self.writer.save()
-        return self.newest().tables["table/rows"]
-
-    def newest(self) -> Manifest:
-        manifests = Scanner(self.run_dir).scan().manifests
-        return max(manifests, key=lambda found: (found.position, found.kind is Kind.DELTA))
-
-    @property
-    def keys(self) -> list[int]:
-        return [int(key) for key in self.module.table.items()[0]]
-
-    def by_key(self, name: str) -> dict[int, Any]:
-        """The row of each key in a variable."""
-        variable = self.variables[name]
-        values = values_of({"rows": variable, "index": self.variables["table/index"]})
-        rows = np.frombuffer(values["rows"], variable.dtype.as_numpy_dtype).reshape(-1, variable.shape[1])
-        index = np.frombuffer(values["index"], np.int64).reshape(-1, key_index.BUCKET_COLUMNS)
-        return {int(key): rows[row] for key, row in zip(*key_index.items_of(index), strict=True)}
-
-    @property
-    def variables(self) -> dict[str, tf.Variable]:
-        variables = self.writer._trainer.trackers.variables
-        return {item.key: item.variable for item in variables.everything()}
-
-    def close(self) -> None:
-        assert self.writer.status.rows_unrecorded == 0
-        self.writer.close()
-
-
-def deleted_by(run_dir: Path, manifest: Manifest) -> list[int]:
-    reader = tf.train.load_checkpoint(str(directory_of(run_dir, manifest.kind) / manifest.prefix))
-    return [int(key) for key in reader.get_tensor("table/rows-deleted")]
 
 
 def test_what_is_not_trained_goes_and_its_row_is_dealt_again(tmp_path: Path) -> None:
@@ -308,6 +230,10 @@ def test_a_delta_that_fails_forgets_no_key(tmp_path: Path, monkeypatch: pytest.M
     training.close()
 
 
+def entries_of(index: bytes) -> tuple[Any, Any]:
+    return key_index.items_of(np.frombuffer(index, np.int64).reshape(-1, key_index.BUCKET_COLUMNS))
+
+
 KEYS = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 ACTIONS = st.lists(
     st.one_of(
@@ -329,8 +255,9 @@ class History:
     A cut may be on its way to the disk for as long as anything else happens.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, admission: Any = None) -> None:
         self.run_dir = run_dir
+        self._admission = admission
         self.seen: dict[Position, tuple[dict[str, bytes], list[int]]] = {}
         self._begin()
 
@@ -365,7 +292,9 @@ class History:
         self.training.writer._trainer.release()
 
     def _begin(self) -> None:
-        self.training = Training(self.run_dir, eviction=[UntouchedSteps(5), MostKeys(20)])
+        self.training = Training(
+            self.run_dir, eviction=[UntouchedSteps(5), MostKeys(20)], admission=self._admission
+        )
         self._may_commit = threading.Event()
         self._on_its_way: tuple[dict[str, bytes], list[int]] | None = None
         self._may_commit.set()
@@ -420,8 +349,11 @@ class History:
     def check(self, manifest: Manifest) -> None:
         values, live = self.seen[manifest.position]
         found = replay(self.run_dir, manifest.position, values)
-        index = np.frombuffer(found["table/index"], np.int64).reshape(-1, key_index.BUCKET_COLUMNS)
-        keys, rows = key_index.items_of(index)
+        keys, rows = entries_of(found["table/index"])
+        for name in values:
+            if name.startswith(names.WAITING_PREFIX) and not name.endswith(names.WAITING_COUNTS_SUFFIX):
+                saved, kept = (dict(zip(*entries_of(each[name]), strict=True)) for each in (found, values))
+                assert saved == kept
         assert sorted(keys.tolist()) == live
         assert len(set(rows.tolist())) == len(rows)
         for name, dtype, width in (
@@ -440,12 +372,19 @@ class History:
 
 
 @settings(max_examples=6)
-@given(actions=ACTIONS, stride=st.sampled_from([1, 2**20, -(2**40)]))
+@given(
+    actions=ACTIONS,
+    stride=st.sampled_from([1, 2**20, -(2**40)]),
+    admission=st.sampled_from([None, SeenTimes(2, forget_steps=4)]),
+)
 def test_every_position_has_the_keys_rows_and_slots_of_the_trainer(
-    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, list[int]]], stride: int
+    tmp_path_factory: pytest.TempPathFactory,
+    actions: list[tuple[str, list[int]]],
+    stride: int,
+    admission: Any,
 ) -> None:
-    """And its manifest says which keys came and went since its parent."""
-    history = History(tmp_path_factory.mktemp("run"))
+    """And its manifest says which keys came and went since its parent; and what waits is in it."""
+    history = History(tmp_path_factory.mktemp("run"), admission)
     for action, numbers in actions:
         history.act(action, [number * stride for number in numbers])
     history.end()
