@@ -103,16 +103,17 @@ class DynamicEmbedding(keras.layers.Layer):
                 name="usage",
             )
         self.waiting, self.waiting_counts = None, None
-        if settings.waiting_shape is not None:
+        layout = settings.waiting
+        if layout is not None:
+            self.waiting_counts = self._add_counts("waiting_counts", layout.first_counts)
+        if layout is not None and layout.shape is not None:
             self.waiting = GrowingVariable(
-                lambda: settings.make_waiting(name="waiting"),
-                shape=settings.waiting_shape,
-                dtype=settings.waiting_dtype,
+                lambda: settings.make_waiting(layout, name="waiting"),
+                shape=layout.shape,
+                dtype=layout.dtype.name,
                 trainable=False,
                 name="waiting",
             )
-        if settings.first_waiting_counts is not None:
-            self.waiting_counts = self._add_counts("waiting_counts", settings.first_waiting_counts)
         self.built = True
 
     def _add_counts(self, name: str, first: Array) -> Any:

@@ -51,11 +51,11 @@ class DynamicTable(tf.Module):
         self.index = settings.make_index(self.counts, name=f"{name}_index")
         self.rows = settings.make_rows(self.counts, name=f"{name}_rows")
         self.usage = settings.make_usage(self.rows, name=f"{name}_usage") if settings.eviction else None
-        first, self.waiting, self.waiting_counts = settings.first_waiting_counts, None, None
-        if settings.waiting_shape is not None:
-            self.waiting = settings.make_waiting(name=f"{name}_waiting")
-        if first is not None:
-            self.waiting_counts = tf.Variable(first, trainable=False, name=f"{name}_waiting_counts")
+        layout, self.waiting, self.waiting_counts = settings.waiting, None, None
+        if layout is not None:
+            self.waiting = settings.make_waiting(layout, name=f"{name}_waiting")
+            counts = f"{name}_waiting_counts"
+            self.waiting_counts = tf.Variable(layout.first_counts, trainable=False, name=counts)
         self._keyed = KeyedTable(
             settings,
             rows=self.rows,

@@ -24,15 +24,7 @@ from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, RowIndex, b
 from hotdelta.train.keys.initial_rows import KeyedRows
 from hotdelta.train.keys.policies import NO_EVICTION, Admission, Eviction
 from hotdelta.train.keys.upkeep import FIRST_USAGE, USAGE_COLUMNS, TableUpkeep
-from hotdelta.train.keys.waiting import (
-    Waiting,
-    first_waiting_counts,
-    first_waiting_rows,
-    waiting_dtype,
-    waiting_in,
-    waiting_kind,
-    waiting_shape,
-)
+from hotdelta.train.keys.waiting import Waiting, WaitingLayout, waiting_in
 from hotdelta.train.rows.outside_writes import tell_of_all, tell_of_rows
 from hotdelta.train.tables.growth import (
     Growth,
@@ -86,28 +78,9 @@ class TableSettings:
         return np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
 
     @property
-    def waiting_shape(self) -> tuple[int, int] | None:
-        """Of the table of keys that have no row yet; None: there is none."""
-        return None if self.admission is None else waiting_shape(self.admission, self.max_rows)
-
-    @property
-    def waiting_dtype(self) -> str:
-        return "" if self.admission is None else str(waiting_dtype(self.admission).name)
-
-    def make_waiting(self, *, name: str) -> tf.Variable:
-        """That table, if there is one."""
-        if self.admission is None or self.waiting_shape is None:
-            raise ValueError(f"no key of {name} waits in a table")
-        rows, columns = self.waiting_shape
-        dtype = waiting_dtype(self.admission)
-        variable = _reserved(rows, (columns,), dtype, name=name, trainable=False)
-        write_first_rows(variable, first_waiting_rows(self.admission))
-        return variable
-
-    @property
-    def first_waiting_counts(self) -> Array | None:
-        """None: every key gets a row."""
-        return None if self.admission is None else first_waiting_counts(self.admission)
+    def waiting(self) -> WaitingLayout | None:
+        """None: every key that is trained gets a row."""
+        return None if self.admission is None else WaitingLayout.of(self.admission, max_rows=self.max_rows)
 
     def make_rows(self, counts: tf.Variable, *, name: str) -> tf.Variable:
         default = self.default or (0.0,) * self.width
@@ -117,6 +90,15 @@ class TableSettings:
     def make_index(self, counts: tf.Variable, *, name: str) -> tf.Variable:
         first, most = np.zeros((FEWEST_BUCKETS, self.bucket_columns), np.int64), self.max_buckets
         return _started(first, most, Growth(most, counts, BUCKETS), name=name, trainable=False)
+
+    def make_waiting(self, layout: WaitingLayout, *, name: str) -> tf.Variable | None:
+        """The table of keys that have no row yet, if there is one."""
+        if layout.shape is None:
+            return None
+        rows, columns = layout.shape
+        variable = _reserved(rows, (columns,), layout.dtype, name=name, trainable=False)
+        write_first_rows(variable, layout.first_slices())
+        return variable
 
     def make_usage(self, rows: tf.Variable, *, name: str) -> tf.Variable:
         """How often and when each row was trained, which only some policies want to know."""
@@ -152,9 +134,9 @@ class KeyedTable:
             self._unknown = ResourceVariable(tf.zeros([], tf.int64), trainable=False, name="unknown_keys")
         growth.keyed_by(index, self._unknown)
         self._waiting: Waiting | None = None
-        if settings.admission is not None and waiting_counts is not None:
-            kind = waiting_kind(settings.admission)
-            growth.waiting = WaitingVariables(kind, waiting, waiting_counts)
+        layout = settings.waiting
+        if settings.admission is not None and layout is not None and waiting_counts is not None:
+            growth.waiting = WaitingVariables(layout.kind, waiting, waiting_counts)
             self._waiting = waiting_in(settings.admission, growth.waiting, max_rows=settings.max_rows)
         self.upkeep = TableUpkeep(
             name,

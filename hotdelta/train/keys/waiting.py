@@ -7,6 +7,7 @@ server reads; what it takes of memory is bounded, because what waits for too lon
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,7 +90,7 @@ class WaitingKeys:
     ) -> None:
         self._times = policy.times
         self._forgetting = policy.forgetting(max_rows)
-        self._most = waiting_room(policy, max_rows)
+        self._most = _room(policy, max_rows)
         self._buckets, self._counts = buckets, counts
         growth = Growth(buckets_for(self._most), self._counts, BUCKETS)
         growth.is_of_waiting = True
@@ -226,8 +227,9 @@ class WaitingFilter:
         """Others are counted in the same places."""
 
     def forget_all(self) -> None:
-        write_first_rows(self._blocks, first_waiting_rows(self._policy))
-        self._counts.assign(first_waiting_counts(self._policy))
+        layout = WaitingLayout.of(self._policy, max_rows=0)
+        write_first_rows(self._blocks, layout.first_slices())
+        self._counts.assign(layout.first_counts)
         tell_of_all(self._blocks, ())
 
 
@@ -267,53 +269,43 @@ class Draws:
 _DRAW_STEP = 0x2545F4914F6CDD1D
 
 
-def waiting_room(policy: SeenTimes, max_rows: int) -> int:
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingLayout:
+    """What a policy counts in. `kind`: what is counted under another name is of no use to it.
+
+    `shape`: of the table, with all that is reserved; None: it needs none. `first_rows`: how many are in use at first.
+    """
+
+    kind: str
+    first_counts: Array
+    shape: tuple[int, int] | None = None
+    dtype: tf.DType = tf.int64
+    first_rows: int = 0
+
+    @classmethod
+    def of(cls, policy: Admission, *, max_rows: int) -> WaitingLayout:
+        match policy:
+            case SeenTimes():
+                counts = np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
+                shape = buckets_for(_room(policy, max_rows)), key_index.BUCKET_COLUMNS
+                return cls("keys", counts, shape, first_rows=FEWEST_BUCKETS)
+            case SeenTimesInFilter():
+                kind = f"filter-{policy.blocks}-{policy.counters}"
+                counts = np.array([policy.blocks, 0, 0], np.int64)
+                return cls(kind, counts, (policy.blocks, FILTER_COLUMNS), tf.uint8, policy.blocks)
+            case Chance():
+                return cls("draws", np.zeros(1, np.int64))
+
+    def first_slices(self) -> Iterator[tuple[int, Array]]:
+        """The first values of the table: (first row, rows)."""
+        columns = 0 if self.shape is None else self.shape[1]
+        for first, end in row_ranges(self.first_rows, _SLICE_ROWS):
+            yield first, np.zeros((end - first, columns), self.dtype.as_numpy_dtype)
+
+
+def _room(policy: SeenTimes, max_rows: int) -> int:
     """How many keys may wait at the most, which is between two commits."""
     return _ROOM * (policy.most_waiting or max_rows)
-
-
-def waiting_kind(policy: Admission) -> str:
-    """What is counted under another name is of no use to this policy."""
-    match policy:
-        case SeenTimes():
-            return "keys"
-        case SeenTimesInFilter():
-            return f"filter-{policy.blocks}-{policy.counters}"
-        case Chance():
-            return "draws"
-
-
-def waiting_shape(policy: Admission, max_rows: int) -> tuple[int, int] | None:
-    """Of the table that it counts in, with all that is reserved; None: it needs none."""
-    match policy:
-        case SeenTimes():
-            return buckets_for(waiting_room(policy, max_rows)), key_index.BUCKET_COLUMNS
-        case SeenTimesInFilter():
-            return policy.blocks, FILTER_COLUMNS
-        case Chance():
-            return None
-
-
-def waiting_dtype(policy: Admission) -> tf.DType:
-    return tf.uint8 if isinstance(policy, SeenTimesInFilter) else tf.int64
-
-
-def first_waiting_rows(policy: Admission) -> Iterator[tuple[int, Array]]:
-    """The first values of that table, in slices: (first row, rows)."""
-    rows = policy.blocks if isinstance(policy, SeenTimesInFilter) else FEWEST_BUCKETS
-    columns = FILTER_COLUMNS if isinstance(policy, SeenTimesInFilter) else key_index.BUCKET_COLUMNS
-    for first, end in row_ranges(rows, _SLICE_ROWS):
-        yield first, np.zeros((end - first, columns), waiting_dtype(policy).as_numpy_dtype)
-
-
-def first_waiting_counts(policy: Admission) -> Array:
-    match policy:
-        case SeenTimes():
-            return np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
-        case SeenTimesInFilter():
-            return np.array([policy.blocks, 0, 0], np.int64)
-        case Chance():
-            return np.zeros(1, np.int64)
 
 
 def waiting_in(policy: Admission, variables: WaitingVariables, *, max_rows: int) -> Waiting:
