@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from exporter.export import ExportOptions, export_source
@@ -24,6 +25,10 @@ ROWS = 64
 BY_HAND: dict[str, Any] = {"save_secs": None, "save_incremental_secs": None}
 SIGNATURE = "serving_default"
 STEPS_TO_LIVE = 3
+# Far apart, and neither a step nor one of `_keys`.
+WANDERERS = -(np.arange(1, 61, dtype=np.int64) << 35)
+
+Array = npt.NDArray[Any]
 
 
 class StepModel(tf.Module):
@@ -57,9 +62,10 @@ class StepModel(tf.Module):
 
 
 class KeyedStepModel(StepModel):
-    """The same with a table without a fixed vocabulary, which gets a new key at each step: the step itself.
+    """The same with a table without a fixed vocabulary, in which keys come and go at each step.
 
-    The key of the third step before goes; its row is soon that of another key.
+    A new key is the step itself; that of the third step before goes. Of the WANDERERS a sixth goes, and those that went
+    three steps before come back: into rows of others, because free by then are those of who went two steps before.
     """
 
     def __init__(self, rows: int = ROWS, width: int = 4) -> None:
@@ -68,21 +74,39 @@ class KeyedStepModel(StepModel):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, name="ids")])
     def predict(self, ids: Any) -> dict[str, Any]:
+        step = tf.cast(self.bias[:1], tf.int64)
+        moving = self.keyed.look_up(tf.concat([step, step - STEPS_TO_LIVE, WANDERERS], axis=0))
         return {
             **super().predict(ids),
             "keyed": self.keyed.look_up(_keys(ids)),
-            "newest": self.keyed.look_up(tf.cast(self.bias[:1], tf.int64)),
-            "gone": self.keyed.look_up(tf.cast(self.bias[:1], tf.int64) - STEPS_TO_LIVE) + self.bias,
+            "newest": moving[:1],
+            "gone": moving[1:2] + self.bias,
+            "wanderers": moving[2:],
         }
 
     def learn(self, step: int, touched: Any, touch: Callable[[str, Any], None]) -> None:
         super().learn(step, touched, touch)
-        self.keyed.remove([step - STEPS_TO_LIVE])
+        is_there = is_wanderer_there(step)
+        self.keyed.remove([step - STEPS_TO_LIVE, *WANDERERS[~is_there]])
         keys = tf.concat([_keys(touched), [step]], axis=0)
+        values = np.full([len(keys), 3], step, np.float32)
+        keys = tf.concat([keys, WANDERERS[is_there]], axis=0)
         self.keyed.look_up(keys, training=True)
         rows = self.keyed.rows_of(keys)
-        _write(self.keyed.rows, rows, step)
+        _write_values(self.keyed.rows, rows, np.concatenate([values, wanderers_at(step)[is_there]]))
         touch("keyed/rows", rows.numpy())
+
+
+def is_wanderer_there(step: int) -> Array:
+    """Each is there for three steps and gone for three. Before the first step none is there."""
+    return (step > 0) & ((np.arange(len(WANDERERS)) + step) % (2 * STEPS_TO_LIVE) < STEPS_TO_LIVE)
+
+
+def wanderers_at(step: int) -> Array:
+    """What the WANDERERS read at a step: each its own number among them, from 1 on, or the default."""
+    rows = np.full([len(WANDERERS), 3], step, np.float32)
+    rows[:, 1] = np.arange(1, len(WANDERERS) + 1)
+    return np.where(is_wanderer_there(step)[:, np.newaxis], rows, np.float32(0))
 
 
 def _keys(ids: Any) -> Any:
@@ -91,8 +115,11 @@ def _keys(ids: Any) -> Any:
 
 
 def _write(table: tf.Variable, rows: Any, step: int) -> None:
+    _write_values(table, rows, tf.fill([len(rows), table.shape[1]], float(step)))
+
+
+def _write_values(table: tf.Variable, rows: Any, values: Any) -> None:
     """Not table.scatter_update: the writer takes that for a write from outside, and saves the whole table."""
-    values = tf.fill([len(rows), table.shape[1]], float(step))
     tf.raw_ops.ResourceScatterUpdate(resource=table.handle, indices=rows, updates=values)
 
 

@@ -1,7 +1,11 @@
-"""One prediction sees one position, across all tables and the dense variable; without the gate it does not."""
+"""One prediction sees one position, across all tables and the dense variable; without the gate it does not.
+
+Each delta deletes keys, brings back others that were deleted before, and gives the rows of some to others.
+"""
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import threading
@@ -14,12 +18,17 @@ from typing import Self
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from hotdelta.chain import Position
+from hotdelta.train import DynamicTable
 from loader import Loader
 from loader.model.gate import Gate
 from tests.loader.step_model import (
     SIGNATURE,
+    STEPS_TO_LIVE,
+    WANDERERS,
+    Array,
     KeyedStepModel,
     Trainer,
     assert_serves,
@@ -27,6 +36,7 @@ from tests.loader.step_model import (
     rewind,
     serving,
     wait_for_position,
+    wanderers_at,
 )
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -100,12 +110,24 @@ class Readers:
         while not self._stop.is_set():
             outputs, version = self.loader.predict(SIGNATURE, feeds)
             self._counts[number] += 1
-            step = outputs["bias"][0]
-            if not all((value == step).all() for value in outputs.values()):
-                self.mixed.append(f"{version}: {outputs}")
+            wanderers, step = outputs.pop("wanderers"), outputs["bias"][0]
+            if wanderers.tobytes() != bits_of_wanderers(step) or not all(
+                (value == step).all() for value in outputs.values()
+            ):
+                self.mixed.append(f"{version}: {outputs}, {wanderers}")
             elif step != version.step:
                 self.mislabelled.append(f"{version}: {outputs}")
             self.steps[version.step] += 1
+
+
+@functools.cache
+def bits_of_wanderers(step: float) -> bytes:
+    return wanderers_at(int(step)).tobytes()
+
+
+def has_strangers(wanderers: Array) -> bool:
+    numbers = wanderers[:, 1]
+    return bool(((numbers != 0) & (numbers != np.arange(1, len(WANDERERS) + 1))).any())
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +225,40 @@ def test_without_the_gate_answers_do_mix_steps(trained: tuple[Path, Trainer]) ->
                 return bool(readers.mixed)
 
             wait_until(train_until_mixed, "a mixed answer")
+
+
+def test_an_index_leads_to_no_row_of_another_key_until_it_is_three_deltas_old(
+    trained: tuple[Path, Trainer],
+) -> None:
+    """Freed rows wait for the commit of their end and for another step; then the torture deals them, in each delta."""
+    trainer = trained[1]
+    for _ in range(2 * STEPS_TO_LIVE):
+        trainer.train()
+    keyed = trainer.model.keyed
+    for _ in range(2 * STEPS_TO_LIVE):
+        in_use, old = keyed.counts.numpy()[0], read_index(keyed)
+        for _ in range(2):
+            trainer.train()
+            assert not has_strangers(answer_through(old, trainer.model))
+        trainer.train()
+        assert has_strangers(answer_through(old, trainer.model))
+        assert keyed.counts.numpy()[0] == in_use
+
+
+def read_index(keyed: DynamicTable) -> Array:
+    buckets = keyed.counts.numpy()[1]
+    return np.asarray(keyed.index.sparse_read(np.arange(buckets)))
+
+
+def answer_through(index: Array, model: KeyedStepModel) -> Array:
+    """What the WANDERERS read when the index of the model is an earlier one, and its rows are those that it has."""
+    newest = read_index(model.keyed)
+    write_index(model.keyed, index)
+    answer = np.asarray(model.predict([0])["wanderers"])
+    write_index(model.keyed, newest)
+    return answer
+
+
+def write_index(keyed: DynamicTable, index: Array) -> None:
+    places = np.arange(len(index), dtype=np.int64)
+    tf.raw_ops.ResourceScatterUpdate(resource=keyed.index.handle, indices=places, updates=index)
