@@ -20,6 +20,8 @@ LEAST_BUCKETS = 1024
 SWEEP_COMMITS = 100
 # To find those that were used least, so many keys are examined for each one that has to go.
 EXAMINED_FOR_EACH = 8
+# Odd, so that each bucket has its turn, and near the golden ratio of 2**32, so that neighbours in turn lie far apart.
+_STRIDE = 0x9E3779B1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +45,20 @@ class EntrySweep:
         self._cursor = 0
 
     def next_entries(self, *, live: int, excess: int) -> Entries:
-        """Those of the buckets whose turn it is. `excess`: how many of the `live` keys are too many."""
+        """Those of the buckets whose turn it is. `excess`: how many of the `live` keys are too many.
+
+        Not in the order of their numbers: the first ones were split, and hold fewer keys than those that are still to
+        be split, so that of few keys the least used would go, and soon after of many.
+        """
         buckets = self._index.growth.in_use()
         wanted = max(LEAST_BUCKETS, -(-buckets // SWEEP_COMMITS))
         if excess:
             wanted = max(wanted, -(-EXAMINED_FOR_EACH * excess * buckets // live))
-        count = min(wanted, buckets)
-        numbers = np.sort((self._cursor + np.arange(count, dtype=np.int64)) % buckets)
-        self._cursor = (self._cursor + count) % buckets
-        return self.entries_in(numbers)
+        mask = key_index.mask_of(buckets)
+        count = min(-(-wanted * (mask + 1) // buckets), mask + 1)
+        numbers = (self._cursor + np.arange(count, dtype=np.int64)) * _STRIDE & mask
+        self._cursor = (self._cursor + count) & mask
+        return self.entries_in(np.sort(numbers[numbers < buckets]))
 
     def entries_in(self, buckets: Ids) -> Entries:
         held = gather_rows(self._index.buckets, buckets)

@@ -16,7 +16,8 @@ from hotdelta.chain.format import key_index, names
 from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.scan import Scanner
-from hotdelta.train import MostKeys, SeenTimes, SmallRows, UntouchedSeconds, UntouchedSteps
+from hotdelta.train import DynamicTable, MostKeys, SeenTimes, SmallRows, UntouchedSeconds, UntouchedSteps
+from hotdelta.train.keys.entries import EntrySweep
 from tests.chain_replay import replay, values_of
 from tests.train.keys.keyed_training import SLOT, Training, deleted_by
 from tests.train.small_training import BrokenDisk
@@ -456,3 +457,18 @@ def test_a_removal_waits_for_a_cut_that_is_taken_in_a_pause(tmp_path: Path) -> N
     del vars(trackers.others)["take"]
     assert training.save().rows_deleted == 1
     training.close()
+
+
+def test_each_sweep_examines_as_many_keys_though_buckets_that_were_split_hold_fewer() -> None:
+    table = DynamicTable(2, max_rows=20_000, initializer="zeros", name="table")
+    for first in range(0, 13_000, 1_000):
+        table.look_up(np.arange(first, first + 1_000) * 2**40, training=True)
+    buckets = int(table.counts.numpy()[1])
+    in_a_share = 13_000 * 1024 / buckets
+    assert buckets == 2752
+    sweep = EntrySweep(table._keyed.index)
+    one, other, last = (sweep.next_entries(live=13_000, excess=0).keys for _ in range(3))
+    assert len(one) == pytest.approx(in_a_share, rel=0.05)
+    assert len(other) == pytest.approx(in_a_share, rel=0.05)
+    assert not set(one.tolist()) & set(other.tolist())
+    assert len({*one.tolist(), *other.tolist(), *last.tolist()}) == 13_000
