@@ -22,6 +22,7 @@ HotdeltaError
     ├── AdminOffError             nobody may give orders here
     ├── UnauthorizedError         an order carries no token, or none that is known
     ├── BodyTooLargeError         a request is larger than is allowed
+    ├── UnknownModelError         a request names a model, version or label that is not served
     └── PositionNotReachedError   a request asks for a position that is not served yet
 
 Each carries what it is about in typed fields, whether trying again later can help (`retryable`), and in `hint`
@@ -195,6 +196,10 @@ class BodyTooLargeError(RequestError):
     def __init__(self, message: str, *, max_bytes: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.max_bytes = max_bytes
+
+
+class UnknownModelError(RequestError):
+    """A request names a model, a version of it or a label that is not served here."""
 
 
 class PositionNotReachedError(RequestError):

@@ -21,11 +21,14 @@ from hotdelta.errors import HotdeltaError
 from server.admin.routes import admin_router
 from server.admin.tokens import AdminTokens
 from server.http import error_responses
+from server.http.body_route import BodyRoute, Respond
 from server.http.connection_limits import BufferedBytes, ConnectionLimits
 from server.http.openapi import describe
 from server.predict.batching import Batcher
+from server.predict.data_plane import DataPlane
 from server.predict.position_wait import PositionWait
 from server.predict.route import PredictRoute
+from server.protocols.tensorflow_serving.rest import MODELS, TensorFlowServing
 from server.served_model import ServedModel
 from server.settings import Settings
 from server.status.routes import status_router
@@ -38,12 +41,19 @@ class _Application(FastAPI):
     """FastAPI for all but predictions: its middleware and routing would add a third to what one costs."""
 
     predict: ASGIApp
+    serving: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == _PREDICT and scope["method"] == "POST":
-            await self.predict(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
+        await self._app_for(scope)(scope, receive, send)
+
+    def _app_for(self, scope: Scope) -> ASGIApp:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path: str = scope["path"]
+            if path == _PREDICT:
+                return self.predict
+            if path[: len(MODELS)].lower() == MODELS:
+                return self.serving
+        return super().__call__
 
 
 def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
@@ -66,7 +76,13 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
     limits = ConnectionLimits(
         settings.max_connections, settings.client_timeout_seconds, BufferedBytes(settings.max_buffered_bytes)
     )
-    predict = PredictRoute(settings, loader, batcher, PositionWait(live_position), limits.buffered)
+    plane = DataPlane(loader, batcher, PositionWait(live_position), max_wait_ms=settings.max_wait_ms)
+    serving = TensorFlowServing(plane, model_name=settings.model_name)
+
+    def route(respond: Respond) -> ASGIApp:
+        bodies = BodyRoute(respond, max_body_bytes=settings.max_body_bytes, buffered=limits.buffered)
+        return ServerErrorMiddleware(bodies, handler=error_responses.answer_unexpected)
+
     app = _Application(
         title="hotdelta",
         version=hotdelta.__version__,
@@ -77,9 +93,11 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.limits = limits
-    app.predict = ServerErrorMiddleware(predict, handler=error_responses.answer_unexpected)
+    app.predict = route(PredictRoute(plane).respond)
+    app.serving = route(serving.respond)
     # For what is no POST: that is refused as on every other path.
-    app.router.routes.append(Route(_PREDICT, predict, methods=["POST"]))
+    app.router.routes.append(Route(_PREDICT, app.predict, methods=["POST"]))
+    app.router.routes.append(Route(f"{MODELS}{{rest:path}}", serving.describe, methods=["GET"]))
     app.include_router(status_router(loader, batcher))
     app.include_router(admin_router(loader, AdminTokens.read(settings.admin_token_file)))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -18,6 +19,7 @@ ENVIRONMENT_PREFIX = "HOTDELTA_"
 # Of names without the prefix: a letter in a long one, but neither HOTDELTA_PORT2 nor HOTDELTA_HOSTS.
 _LIKENESS = 0.92
 
+_MODEL_NAME = re.compile(r"[^/:]+")
 _OF_A_CHAIN = ("pin", "state_dir", "signing_key_file")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -39,6 +41,14 @@ class Settings:
         metadata=_about(
             "the directory that the trainer writes to; without it exports are served as they are, never updated",
             metavar="DIR",
+        ),
+    )
+    model_name: str | None = field(
+        default=None,
+        metadata=_about(
+            "what clients of TensorFlow Serving call the model (/v1/models/NAME); without it the name that the export "
+            "has, which GET /model/version tells",
+            metavar="NAME",
         ),
     )
     host: str = field(
@@ -175,6 +185,10 @@ class Settings:
                     f"{flag_name(setting)} without --checkpoint-dir: there is no chain for it",
                     hint="give the directory that the trainer writes to, too",
                 )
+        if self.model_name is not None and not _MODEL_NAME.fullmatch(self.model_name):
+            raise ConfigurationError(
+                f"--model-name is {self.model_name!r}", hint="give one without / and :, as it stands in paths"
+            )
         if self.checkpoint_dir is not None:
             refuse_nested(self.export_dir, self.checkpoint_dir)
         if self.max_buffered_bytes < self.max_body_bytes:

@@ -144,9 +144,70 @@ _PREDICT = {
     },
 }
 
+_SERVING_REQUEST = {
+    **_REQUEST,
+    "additionalProperties": True,
+    "description": "As TensorFlow Serving reads it: NaN and Infinity may be written, other members are not looked at.",
+}
+_SERVING_ANSWER = {
+    "type": "object",
+    "properties": {
+        "predictions": {
+            "type": "array",
+            "description": "For 'instances': for each row a value, or an object of several outputs.",
+            "items": _ARRAY,
+        },
+        "outputs": {"description": "For 'inputs': an array, or an object of several."},
+    },
+}
+_UNKNOWN_MODEL = {"404": "No such model, version or label is served here."}
+_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+_VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
+
+
+def _serving_predict(*parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": "Predict, as TensorFlow Serving does",
+        "parameters": list(parameters),
+        "requestBody": {"required": True, "content": _json(_SERVING_REQUEST)},
+        "responses": {
+            "200": {
+                "description": "The prediction.",
+                "headers": {
+                    "X-Model-Version": {"schema": {"type": "string"}, "description": "Its position."}
+                },
+                "content": _json(_SERVING_ANSWER),
+            },
+            **_errors(_REFUSALS | _UNKNOWN_MODEL),
+        },
+    }
+
+
+def _serving_document(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "summary": summary,
+        "parameters": list(parameters),
+        "responses": {
+            "200": {"description": "Of the version that is served.", "content": _json({"type": "object"})},
+            **_errors({"503": "No model is served yet. See Retry-After."} | _UNKNOWN_MODEL),
+        },
+    }
+
+
+_STATUS, _METADATA = (
+    "Its state, as TensorFlow Serving tells it",
+    "Its signatures, as TensorFlow Serving tells them",
+)
+
 # By path and method; what FastAPI knows of a route is kept beside it.
 _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
     ("/predict", "post"): _PREDICT,
+    ("/v1/models/{model}:predict", "post"): _serving_predict(_MODEL),
+    ("/v1/models/{model}/versions/{version}:predict", "post"): _serving_predict(_MODEL, _VERSION),
+    ("/v1/models/{model}", "get"): _serving_document(_STATUS, _MODEL),
+    ("/v1/models/{model}/versions/{version}", "get"): _serving_document(_STATUS, _MODEL, _VERSION),
+    ("/v1/models/{model}/metadata", "get"): _serving_document(_METADATA, _MODEL),
+    ("/v1/models/{model}/versions/{version}/metadata", "get"): _serving_document(_METADATA, _MODEL, _VERSION),
     ("/model/rollback", "post"): _order(
         {
             **_object(position=_POSITION, deltas={"type": "integer", "minimum": 1}),

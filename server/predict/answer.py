@@ -23,27 +23,33 @@ def write_answer(outputs: Mapping[str, Array], version: ServedVersion, *, rows: 
     """
     answer: dict[str, Any]
     if rows is None:
-        answer = {"outputs": {name: _to_json(array) for name, array in outputs.items()}}
+        answer = {"outputs": {name: to_json(array) for name, array in outputs.items()}}
     else:
-        answer = {"predictions": _to_rows(outputs, rows)}
+        require_rows(outputs, rows)
+        answer = {"predictions": as_rows({name: to_json(array) for name, array in outputs.items()})}
     position = None if version.position is None else str(version.position)
     answer["version"] = {"position": position, "step": version.step}
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _to_rows(outputs: Mapping[str, Array], rows: int) -> Any:
+def require_rows(outputs: Mapping[str, Array], rows: int) -> None:
+    """Raises RequestError when an output does not have so many."""
     if any(array.ndim == 0 or len(array) != rows for array in outputs.values()):
         raise RequestError(
             "the outputs of this signature do not have one row for each input row",
             hint="ask with 'inputs' instead",
         )
-    columns = {name: _to_json(array) for name, array in outputs.items()}
+
+
+def as_rows(columns: Mapping[str, Any]) -> Any:
+    """An object for each row; with one output its value alone."""
     if len(columns) == 1:
         return next(iter(columns.values()))
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _to_json(array: Array) -> Any:
+def to_json(array: Array) -> Any:
+    """What orjson writes for it. Raises PredictionError."""
     if array.dtype == object:
         return _texts(array.tolist())
     if array.dtype not in _ORJSON_DTYPES:

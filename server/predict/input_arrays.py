@@ -26,6 +26,24 @@ _WORDS = {
 
 def to_array(tensor: TensorSpec, value: Any) -> Array:
     """An array of exactly the dtype of `tensor`, with a shape that fits. Raises RequestError."""
+    array = _to_array(tensor, value)
+    # JSON has no infinity, so one that is here now was a number too large for this dtype.
+    if array.dtype.kind not in "biuO" and not np.isfinite(array).all():
+        _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
+    return array
+
+
+def to_array_with_nonfinite(tensor: TensorSpec, value: Any) -> Array:
+    """The same for a JSON that may write NaN and Infinity, which are numbers of every float dtype."""
+    array = _to_array(tensor, value)
+    if array.dtype.kind not in "biuO":
+        is_too_large = ~np.isfinite(array) & np.isfinite(np.array(value, np.float64))
+        if is_too_large.any():
+            _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
+    return array
+
+
+def _to_array(tensor: TensorSpec, value: Any) -> Array:
     types = _leaf_types(tensor, value, _MAX_RANK)
     array = (
         _to_strings(tensor, value, types) if tensor.dtype == "string" else _to_numbers(tensor, value, types)
@@ -69,9 +87,6 @@ def _to_numbers(tensor: TensorSpec, value: Any, types: set[type]) -> Array:
         _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
     except ValueError:
         _refuse(tensor, _ragged(value))
-    # JSON has no infinity, so one that is here now was a number too large for this dtype.
-    if dtype.kind not in "biu" and not np.isfinite(array).all():
-        _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
     return array
 
 

@@ -1,20 +1,23 @@
-"""Reads the body of POST /predict. The Content-Type is never looked at: `curl -d` must work."""
+"""Reads the body of POST /predict. The Content-Type is never looked at: `curl -d` must work.
+
+What is in it is the same for every protocol that writes tensors as TensorFlow Serving does (`request_of`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from hotdelta.chain import Position, SignatureSpec
+from hotdelta.chain import Position, SignatureSpec, TensorSpec
 from hotdelta.errors import ManifestError, NotReadyError, RequestError
 from server.predict.input_arrays import Array, to_array
 
 DEFAULT_SIGNATURE = "serving_default"
 
-_FIELDS = ("inputs", "instances", "signature_name", "min_position", "wait_ms")
+FIELDS = ("inputs", "instances", "signature_name", "min_position", "wait_ms")
 _GZIP = b"\x1f\x8b"
 _SHAPES = 'send {"inputs": {name: array}} or {"instances": [row, ...]}'
 
@@ -32,7 +35,26 @@ class PredictRequest:
 
 def read_request(body: bytes, signatures: Mapping[str, SignatureSpec], *, max_wait_ms: int) -> PredictRequest:
     """`signatures` is the allow-list. Raises RequestError, or NotReadyError when nothing is served yet."""
-    document = _read_json(body)
+    try:
+        document = require_object(orjson.loads(body))
+    except orjson.JSONDecodeError as error:
+        raise not_json(body, error) from error
+    unknown = [name for name in document if name not in FIELDS]
+    if unknown:
+        raise RequestError(
+            f"the body has an unknown field {unknown[0]!r}", hint=f"fields: {', '.join(FIELDS)}"
+        )
+    return request_of(document, signatures, max_wait_ms=max_wait_ms)
+
+
+def request_of(
+    document: Mapping[str, Any],
+    signatures: Mapping[str, SignatureSpec],
+    *,
+    max_wait_ms: int,
+    as_array: Callable[[TensorSpec, Any], Array] = to_array,
+) -> PredictRequest:
+    """What the members of `FIELDS` ask for. Raises RequestError, or NotReadyError when nothing is served yet."""
     if ("inputs" in document) == ("instances" in document):
         problem = (
             "both 'inputs' and 'instances'" if "inputs" in document else "neither 'inputs' nor 'instances'"
@@ -43,29 +65,20 @@ def read_request(body: bytes, signatures: Mapping[str, SignatureSpec], *, max_wa
         columns, rows = _columns_of_rows(spec, document["instances"]), len(document["instances"])
     else:
         columns, rows = _columns(spec, document["inputs"]), None
-    feeds = {tensor.name: to_array(tensor, columns[tensor.name]) for tensor in spec.inputs}
+    feeds = {tensor.name: as_array(tensor, columns[tensor.name]) for tensor in spec.inputs}
     for input_name, array in feeds.items():
         if array.ndim and not len(array):
             raise RequestError(f"input {input_name!r} is an empty batch", hint="send at least one row")
     return PredictRequest(name, feeds, rows, _min_position(document), _wait_ms(document, max_wait_ms))
 
 
-def _read_json(body: bytes) -> dict[str, Any]:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise _not_json(body, error) from error
+def require_object(document: Any) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RequestError("the body is not a JSON object", hint=_SHAPES)
-    unknown = [name for name in document if name not in _FIELDS]
-    if unknown:
-        raise RequestError(
-            f"the body has an unknown field {unknown[0]!r}", hint=f"fields: {', '.join(_FIELDS)}"
-        )
     return document
 
 
-def _not_json(body: bytes, error: orjson.JSONDecodeError) -> RequestError:
+def not_json(body: bytes, error: ValueError) -> RequestError:
     if not body.strip():
         return RequestError("the body is empty", hint=_SHAPES)
     if body.startswith(_GZIP):

@@ -69,6 +69,23 @@ def test_a_trained_row_is_served_without_a_reload(deployment: Deployment) -> Non
     assert server.said.count("loading export") == 1
 
 
+def test_a_client_of_tensorflow_serving_gets_the_same_answer_and_its_position(deployment: Deployment) -> None:
+    trainer, server = deployment.trainer, deployment.server
+    trainer.train(2, 3)
+    position, _ = trainer.save()
+    server.probe(position)
+    name = server.version()["model_name"]
+    body = question(PROBES)
+
+    answer = server.http.post(f"/v1/models/{name}:predict", json={**body, "min_position": position})
+
+    (score,) = server.http.post("/predict", json=body).json()["outputs"].values()
+    assert answer.json() == {"outputs": score}
+    assert answer.headers["X-Model-Version"] == position
+    state = server.http.get(f"/v1/models/{name}").json()["model_version_status"][0]
+    assert (state["version"], state["state"]) == (str(server.version()["export_version"]), "AVAILABLE")
+
+
 def test_a_full_in_between_is_no_break(deployment: Deployment) -> None:
     trainer, server = deployment.trainer, deployment.server
     for save in (trainer.save, trainer.save_full, trainer.save):

@@ -1,0 +1,51 @@
+"""One way from a request to an answer, whatever protocol it came by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hotdelta.chain import Position, SignatureSpec
+from hotdelta.errors import PositionNotReachedError
+from server.predict.batching import Answer, Batcher
+from server.predict.position_wait import PositionWait
+from server.predict.request import PredictRequest
+from server.served_model import ServedModel
+
+
+class DataPlane:
+    """Answers from one position, and from none that is older than the request wants. Belongs to the event loop.
+
+    The model runs in the threads of the batcher. `max_wait_ms`: as long as a request may wait for its position.
+    """
+
+    def __init__(self, model: ServedModel, batcher: Batcher, wait: PositionWait, *, max_wait_ms: int) -> None:
+        self.model = model
+        self.max_wait_ms = max_wait_ms
+        self._batcher = batcher
+        self._wait = wait
+
+    @property
+    def signatures(self) -> Mapping[str, SignatureSpec]:
+        """What may be asked for now; empty while nothing is served."""
+        return self.model.signatures
+
+    async def predict(self, asked: PredictRequest) -> Answer:
+        """Raises PositionNotReachedError, and what the batcher raises."""
+        wanted = asked.min_position
+        if wanted is not None and not await self._wait.until(wanted, asked.wait_ms / 1000):
+            raise _not_reached(wanted, self._wait.live_position())
+        outputs, version = await self._batcher.predict(asked.signature, asked.feeds)
+        served = version.position
+        if wanted is not None and (served is None or served < wanted):
+            # It was served a moment ago: the model went back in between.
+            raise _not_reached(wanted, served)
+        return outputs, version
+
+
+def _not_reached(wanted: Position, live: Position | None) -> PositionNotReachedError:
+    return PositionNotReachedError(
+        f"position {wanted} is not served yet, {live or 'no position'} is",
+        wanted=str(wanted),
+        live=str(live) if live else None,
+        hint="try again later, or give wait_ms",
+    )
