@@ -28,6 +28,8 @@ from server.predict.batching import Batcher
 from server.predict.data_plane import DataPlane
 from server.predict.position_wait import PositionWait
 from server.predict.route import PredictRoute
+from server.protocols.open_inference.rest import V2, OpenInference
+from server.protocols.targets import ServedTarget
 from server.protocols.tensorflow_serving.rest import MODELS, TensorFlowServing
 from server.served_model import ServedModel
 from server.settings import Settings
@@ -42,6 +44,7 @@ class _Application(FastAPI):
 
     predict: ASGIApp
     serving: ASGIApp
+    inference: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app_for(scope)(scope, receive, send)
@@ -53,6 +56,8 @@ class _Application(FastAPI):
                 return self.predict
             if path[: len(MODELS)].lower() == MODELS:
                 return self.serving
+            if path.startswith(f"{V2}/"):
+                return self.inference
         return super().__call__
 
 
@@ -77,7 +82,8 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         settings.max_connections, settings.client_timeout_seconds, BufferedBytes(settings.max_buffered_bytes)
     )
     plane = DataPlane(loader, batcher, PositionWait(live_position), max_wait_ms=settings.max_wait_ms)
-    serving = TensorFlowServing(plane, model_name=settings.model_name)
+    served = ServedTarget(loader, model_name=settings.model_name)
+    serving, inference = TensorFlowServing(plane, served), OpenInference(plane, served)
 
     def route(respond: Respond) -> ASGIApp:
         bodies = BodyRoute(respond, max_body_bytes=settings.max_body_bytes, buffered=limits.buffered)
@@ -95,9 +101,12 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
     app.state.limits = limits
     app.predict = route(PredictRoute(plane).respond)
     app.serving = route(serving.respond)
+    app.inference = route(inference.respond)
     # For what is no POST: that is refused as on every other path.
     app.router.routes.append(Route(_PREDICT, app.predict, methods=["POST"]))
     app.router.routes.append(Route(f"{MODELS}{{rest:path}}", serving.describe, methods=["GET"]))
+    for path in (V2, f"{V2}/{{rest:path}}"):
+        app.router.routes.append(Route(path, inference.describe, methods=["GET"]))
     app.include_router(status_router(loader, batcher))
     app.include_router(admin_router(loader, AdminTokens.read(settings.admin_token_file)))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)

@@ -194,10 +194,84 @@ def _serving_document(summary: str, *parameters: dict[str, Any]) -> dict[str, An
     }
 
 
+_TENSOR = {
+    "type": "object",
+    "required": ["name", "shape", "datatype"],
+    "properties": {
+        "name": {"type": "string"},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        "datatype": {"type": "string", "example": "INT64"},
+        "parameters": {
+            "type": "object",
+            "description": "binary_data_size: so many bytes behind the JSON are its data.",
+        },
+        "data": {"type": "array", "description": "Nested or flat.", "items": _ARRAY},
+    },
+}
+_INFER_REQUEST = {
+    "type": "object",
+    "required": ["inputs"],
+    "properties": {
+        "id": {"type": "string"},
+        "parameters": {
+            "type": "object",
+            "description": "signature_name, min_position, wait_ms, binary_data_output.",
+        },
+        "inputs": {"type": "array", "items": _TENSOR},
+        "outputs": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "parameters": {"type": "object"}},
+            },
+        },
+    },
+}
+_INFER_ANSWER = {
+    "type": "object",
+    "required": ["model_name", "model_version", "outputs"],
+    "properties": {
+        "id": {"type": "string"},
+        "model_name": {"type": "string"},
+        "model_version": {"type": "string"},
+        "parameters": {"type": "object", "description": "position and step that it came from."},
+        "outputs": {"type": "array", "items": _TENSOR},
+    },
+}
+
+
+def _infer(*parameters: dict[str, Any]) -> dict[str, Any]:
+    size = {
+        "name": "Inference-Header-Content-Length",
+        "in": "header",
+        "description": "How many bytes of the body are JSON; the tensors that are not in it follow.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    return {
+        "summary": "Predict, by the Open Inference Protocol",
+        "parameters": [*parameters, size],
+        "requestBody": {"required": True, "content": _json(_INFER_REQUEST)},
+        "responses": {
+            "200": {
+                "description": "The prediction.",
+                "headers": {
+                    "X-Model-Version": {"schema": {"type": "string"}, "description": "Its position."}
+                },
+                "content": _json(_INFER_ANSWER)
+                | {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+            },
+            **_errors(_REFUSALS | _UNKNOWN_MODEL),
+        },
+    }
+
+
 _STATUS, _METADATA = (
     "Its state, as TensorFlow Serving tells it",
     "Its signatures, as TensorFlow Serving tells them",
 )
+
+_INPUTS, _READY = "Its inputs and outputs, by the Open Inference Protocol", "Whether it can be asked"
 
 # By path and method; what FastAPI knows of a route is kept beside it.
 _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
@@ -208,6 +282,27 @@ _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
     ("/v1/models/{model}/versions/{version}", "get"): _serving_document(_STATUS, _MODEL, _VERSION),
     ("/v1/models/{model}/metadata", "get"): _serving_document(_METADATA, _MODEL),
     ("/v1/models/{model}/versions/{version}/metadata", "get"): _serving_document(_METADATA, _MODEL, _VERSION),
+    ("/v2/models/{model}/infer", "post"): _infer(_MODEL),
+    ("/v2/models/{model}/versions/{version}/infer", "post"): _infer(_MODEL, _VERSION),
+    ("/v2/models/{model}", "get"): _serving_document(_INPUTS, _MODEL),
+    ("/v2/models/{model}/versions/{version}", "get"): _serving_document(_INPUTS, _MODEL, _VERSION),
+    ("/v2/models/{model}/ready", "get"): _serving_document(_READY, _MODEL),
+    ("/v2/models/{model}/versions/{version}/ready", "get"): _serving_document(_READY, _MODEL, _VERSION),
+    ("/v2/repository/index", "post"): {
+        "summary": "The models that are served here",
+        "responses": {
+            "200": {
+                "description": "One, or none yet.",
+                "content": _json({"type": "array", "items": {"type": "object"}}),
+            },
+            **_errors({"413": "The body is too large.", "503": "Too many requests wait. See Retry-After."}),
+        },
+    },
+    ("/v2", "get"): _states({"200": "What this server is."}),
+    ("/v2/health/live", "get"): _states({"200": "It answers."}),
+    ("/v2/health/ready", "get"): _states(
+        {"200": "Predictions can be answered.", "503": "Not yet. See Retry-After."}
+    ),
     ("/model/rollback", "post"): _order(
         {
             **_object(position=_POSITION, deltas={"type": "integer", "minimum": 1}),

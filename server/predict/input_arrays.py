@@ -48,9 +48,14 @@ def _to_array(tensor: TensorSpec, value: Any) -> Array:
     array = (
         _to_strings(tensor, value, types) if tensor.dtype == "string" else _to_numbers(tensor, value, types)
     )
-    if tensor.shape is not None and not _fits(array.shape, tensor.shape):
-        _refuse(tensor, f"has shape {list(array.shape)}, the signature wants {show_shape(tensor.shape)}")
+    require_shape(tensor, array.shape)
     return array
+
+
+def require_shape(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Raises RequestError."""
+    if tensor.shape is not None and not _fits(shape, tensor.shape):
+        _refuse(tensor, f"has shape {list(shape)}, the signature wants {show_shape(tensor.shape)}")
 
 
 def show_shape(shape: tuple[int | None, ...]) -> str:

@@ -60,16 +60,20 @@ def request_of(
             "both 'inputs' and 'instances'" if "inputs" in document else "neither 'inputs' nor 'instances'"
         )
         raise RequestError(f"the body has {problem}", hint=_SHAPES)
-    name, spec = _find_signature(document, signatures)
+    name, spec = find_signature(document, signatures)
     if "instances" in document:
         columns, rows = _columns_of_rows(spec, document["instances"]), len(document["instances"])
     else:
         columns, rows = _columns(spec, document["inputs"]), None
     feeds = {tensor.name: as_array(tensor, columns[tensor.name]) for tensor in spec.inputs}
     for input_name, array in feeds.items():
-        if array.ndim and not len(array):
-            raise RequestError(f"input {input_name!r} is an empty batch", hint="send at least one row")
-    return PredictRequest(name, feeds, rows, _min_position(document), _wait_ms(document, max_wait_ms))
+        refuse_empty(input_name, array)
+    return PredictRequest(name, feeds, rows, min_position_of(document), wait_ms_of(document, max_wait_ms))
+
+
+def refuse_empty(input_name: str, array: Array) -> None:
+    if array.ndim and not len(array):
+        raise RequestError(f"input {input_name!r} is an empty batch", hint="send at least one row")
 
 
 def require_object(document: Any) -> dict[str, Any]:
@@ -90,9 +94,10 @@ def not_json(body: bytes, error: ValueError) -> RequestError:
     )
 
 
-def _find_signature(
+def find_signature(
     document: Mapping[str, Any], signatures: Mapping[str, SignatureSpec]
 ) -> tuple[str, SignatureSpec]:
+    """By its `signature_name`. Raises RequestError, or NotReadyError when nothing is served yet."""
     if not signatures:
         raise NotReadyError("no model is served yet", hint="GET /model/version says what it waits for")
     name = document.get("signature_name", DEFAULT_SIGNATURE)
@@ -145,7 +150,7 @@ def _check_names(given: set[str], wanted: list[str], *, where: str) -> None:
         raise RequestError(f"{where} {problem}", hint=f"inputs: {', '.join(wanted) or 'none'}")
 
 
-def _min_position(document: Mapping[str, Any]) -> Position | None:
+def min_position_of(document: Mapping[str, Any]) -> Position | None:
     text = document.get("min_position")
     if text is None:
         return None
@@ -160,7 +165,7 @@ def _min_position(document: Mapping[str, Any]) -> Position | None:
         ) from error
 
 
-def _wait_ms(document: Mapping[str, Any], max_wait_ms: int) -> int:
+def wait_ms_of(document: Mapping[str, Any], max_wait_ms: int) -> int:
     wait_ms = document.get("wait_ms", 0)
     if type(wait_ms) is not int or not 0 <= wait_ms <= max_wait_ms:
         raise RequestError(f"wait_ms is {wait_ms!r}", hint=f"give milliseconds from 0 to {max_wait_ms}")

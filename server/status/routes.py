@@ -9,6 +9,7 @@ import hotdelta
 from server.admin.routes import ADMIN_ROUTES
 from server.http.error_responses import RETRY_AFTER_SECONDS, json_response
 from server.predict.batching import Batcher
+from server.protocols.open_inference.rest import INFERENCE_ROUTES
 from server.protocols.tensorflow_serving.rest import SERVING_ROUTES
 from server.served_model import ServedModel
 from server.status.version_document import version_document
@@ -17,6 +18,7 @@ _ROUTES = {
     **ADMIN_ROUTES,
     "POST /predict": 'predict: {"inputs": {name: array}} or {"instances": [row, ...]}',
     **SERVING_ROUTES,
+    **INFERENCE_ROUTES,
     "GET /model/version": "what is served, how old it is, and how the last update went",
     "GET /readyz": "200 when predictions can be answered, else 503 and what is waited for",
     "GET /healthz": "200 while this process and the thread that updates the model are alive",

@@ -12,7 +12,9 @@ from http.client import HTTPConnection
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.http as triton
 
 from hotdelta.chain import Position
 from tests.end_to_end.conftest import Deployment
@@ -69,7 +71,7 @@ def test_a_trained_row_is_served_without_a_reload(deployment: Deployment) -> Non
     assert server.said.count("loading export") == 1
 
 
-def test_a_client_of_tensorflow_serving_gets_the_same_answer_and_its_position(deployment: Deployment) -> None:
+def test_clients_of_other_servers_get_the_same_answer_and_its_position(deployment: Deployment) -> None:
     trainer, server = deployment.trainer, deployment.server
     trainer.train(2, 3)
     position, _ = trainer.save()
@@ -82,6 +84,14 @@ def test_a_client_of_tensorflow_serving_gets_the_same_answer_and_its_position(de
     (score,) = server.http.post("/predict", json=body).json()["outputs"].values()
     assert answer.json() == {"outputs": score}
     assert answer.headers["X-Model-Version"] == position
+    with closing(triton.InferenceServerClient(server.url.removeprefix("http://"))) as client:
+        inputs = []
+        for column, values in body["inputs"].items():
+            tensor = triton.InferInput(column, [len(values)], "INT64")
+            inputs.append(tensor.set_data_from_numpy(np.array(values)))
+        answer = client.infer(name, inputs, parameters={"min_position": position})
+    assert np.array_equal(answer.as_numpy("score").reshape(-1), np.array(score, np.float32).reshape(-1))
+    assert answer.get_response()["parameters"]["position"] == position
     state = server.http.get(f"/v1/models/{name}").json()["model_version_status"][0]
     assert (state["version"], state["state"]) == (str(server.version()["export_version"]), "AVAILABLE")
 

@@ -1,0 +1,151 @@
+"""The paths of the Open Inference Protocol, for the one model that is served here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+import hotdelta
+from hotdelta.chain import TensorSpec
+from hotdelta.errors import HotdeltaError, NotReadyError, RequestError
+from server.http.error_responses import error_response, json_response
+from server.predict.data_plane import DataPlane
+from server.predict.request import DEFAULT_SIGNATURE
+from server.predict.route import answer_of
+from server.protocols.open_inference.answer import write_answer
+from server.protocols.open_inference.datatypes import datatype_of
+from server.protocols.open_inference.request import read_request
+from server.protocols.targets import ServedTarget, Target, unknown_path
+
+V2 = "/v2"
+INFERENCE_ROUTES = {
+    "POST /v2/models/{model}/infer": "the same by the Open Inference Protocol; tensors as JSON or as bytes",
+    "POST /v2/models/{model}/versions/{version}/infer": "only from this version of the export",
+    "POST /v2/repository/index": "the models that are served here: one",
+    "GET /v2": "what this server is, by the Open Inference Protocol",
+    "GET /v2/health/live": "200 while it answers",
+    "GET /v2/health/ready": "200 when predictions can be answered, else 503",
+    "GET /v2/models/{model}": "its inputs and outputs",
+    "GET /v2/models/{model}/versions/{version}": "the same of this version",
+    "GET /v2/models/{model}/ready": "200 when it can be asked",
+    "GET /v2/models/{model}/versions/{version}/ready": "the same of this version",
+}
+
+_JSON_SIZE = b"inference-header-content-length"
+_MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>\d+))?"
+_INFER = re.compile(rf"{_MODEL}/infer")
+_DOCUMENT = re.compile(rf"{_MODEL}(?P<ready>/ready)?")
+_INDEX = "/v2/repository/index"
+
+
+class OpenInference:
+    """Translates paths, JSON and bytes. Belongs to the event loop."""
+
+    def __init__(self, plane: DataPlane, served: ServedTarget) -> None:
+        self._plane = plane
+        self._served = served
+
+    async def respond(self, scope: Scope, body: bytes) -> Response:
+        """POST .../NAME/infer, and the index of the repository."""
+        match = _INFER.fullmatch(scope["path"])
+        if match is None:
+            if scope["path"] == _INDEX:
+                return json_response(self._index())
+            raise unknown_path(scope["method"], scope["path"])
+        target = Target.of(match)
+        self._served.require(target)
+        request = read_request(
+            body,
+            json_size=_json_size(scope),
+            signatures=self._plane.signatures,
+            max_wait_ms=self._plane.max_wait_ms,
+        )
+        outputs, version = await self._plane.predict(request.asked)
+        target.require_version(version.export_version)
+        answer = write_answer(request, target.name, outputs, version)
+        response = answer_of(answer.content, version)
+        if answer.json_size is not None:
+            response.headers["Inference-Header-Content-Length"] = str(answer.json_size)
+            response.headers["Content-Type"] = "application/octet-stream"
+        return response
+
+    async def describe(self, request: Request) -> Response:
+        """GET: the server, its health, the model."""
+        try:
+            return json_response(self._document(request.scope["path"]))
+        except HotdeltaError as error:
+            return error_response(error)
+
+    def _document(self, path: str) -> dict[str, Any]:
+        if path == V2:
+            extensions = ["binary_tensor_data", "model_repository"]
+            return {"name": "hotdelta", "version": hotdelta.__version__, "extensions": extensions}
+        if path == f"{V2}/health/live":
+            return {"live": True}
+        if path == f"{V2}/health/ready":
+            self._require_ready()
+            return {"ready": True}
+        found = _DOCUMENT.fullmatch(path)
+        if found is None:
+            raise unknown_path("GET", path)
+        version = self._served.require(Target.of(found))
+        if found["ready"] is not None:
+            self._require_ready()
+            return {"name": found["name"], "ready": True}
+        return self._metadata(found["name"], version)
+
+    def _require_ready(self) -> None:
+        status = self._plane.model.status()
+        if not status.is_ready:
+            raise NotReadyError(status.reason or "no model is served yet", hint="GET /readyz says more")
+
+    def _metadata(self, name: str, version: int) -> dict[str, Any]:
+        """Of the signature that is asked when a request names none; without one of that name, of the first."""
+        signatures = self._plane.signatures
+        spec = signatures.get(DEFAULT_SIGNATURE) or next(iter(signatures.values()), None)
+        return {
+            "name": name,
+            "versions": [str(version)],
+            "platform": "tensorflow_savedmodel",
+            "inputs": _tensors(spec.inputs if spec else ()),
+            "outputs": _tensors(spec.outputs if spec else ()),
+        }
+
+    def _index(self) -> list[dict[str, str]]:
+        status = self._plane.model.status()
+        if self._served.name is None or status.export_version is None:
+            return []
+        state = "READY" if status.is_ready else "UNAVAILABLE"
+        version = str(status.export_version)
+        return [{"name": self._served.name, "version": version, "state": state, "reason": status.reason}]
+
+
+def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": tensor.name,
+            "datatype": datatype_of(tensor.dtype),
+            "shape": [-1 if size is None else size for size in tensor.shape or ()],
+        }
+        for tensor in specs
+    ]
+
+
+def _json_size(scope: Scope) -> int | None:
+    """Raises RequestError."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    if b"content-encoding" in headers and headers[b"content-encoding"] != b"identity":
+        raise RequestError("the body is compressed", hint="send it as it is, without a Content-Encoding")
+    given = headers.get(_JSON_SIZE)
+    if given is None:
+        return None
+    if not given.isdigit() or len(given) > 18:
+        raise RequestError(
+            f"Inference-Header-Content-Length is {given.decode('latin-1')!r}", hint="give a number of bytes"
+        )
+    return int(given)
