@@ -28,9 +28,9 @@ from server.predict.batching import Batcher
 from server.predict.data_plane import DataPlane
 from server.predict.position_wait import PositionWait
 from server.predict.route import PredictRoute
-from server.protocols.open_inference.rest import V2, OpenInference
+from server.protocols.open_inference.rest import OpenInference, is_inference_call
 from server.protocols.targets import ServedTarget
-from server.protocols.tensorflow_serving.rest import MODELS, TensorFlowServing
+from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
 from server.served_model import ServedModel
 from server.settings import Settings
 from server.status.routes import status_router
@@ -50,13 +50,14 @@ class _Application(FastAPI):
         await self._app_for(scope)(scope, receive, send)
 
     def _app_for(self, scope: Scope) -> ASGIApp:
+        """Paths that only describe something are FastAPI's, which knows their methods."""
         if scope["type"] == "http" and scope["method"] == "POST":
             path: str = scope["path"]
             if path == _PREDICT:
                 return self.predict
-            if path[: len(MODELS)].lower() == MODELS:
+            if is_serving_call(path):
                 return self.serving
-            if path.startswith(f"{V2}/"):
+            if is_inference_call(path):
                 return self.inference
         return super().__call__
 
@@ -104,9 +105,7 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
     app.inference = route(inference.respond)
     # For what is no POST: that is refused as on every other path.
     app.router.routes.append(Route(_PREDICT, app.predict, methods=["POST"]))
-    app.router.routes.append(Route(f"{MODELS}{{rest:path}}", serving.describe, methods=["GET"]))
-    for path in (V2, f"{V2}/{{rest:path}}"):
-        app.router.routes.append(Route(path, inference.describe, methods=["GET"]))
+    app.router.routes += serving.routes(app.serving) + inference.routes(app.inference)
     app.include_router(status_router(loader, batcher))
     app.include_router(admin_router(loader, AdminTokens.read(settings.admin_token_file)))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)

@@ -14,7 +14,8 @@ _ERROR = {
 }
 _POSITION = {"type": "string", "pattern": r"^\d+\.\d+$", "example": "3.17"}
 _ARRAY = {
-    "description": "A number, boolean, string, {'b64': ...}, or lists of them nested as the input has axes."
+    "type": ["number", "boolean", "string", "object", "array"],
+    "description": "A number, boolean, string, {'b64': ...}, or lists of them nested as the input has axes.",
 }
 
 _REQUEST = {
@@ -161,7 +162,12 @@ _SERVING_ANSWER = {
     },
 }
 _UNKNOWN_MODEL = {"404": "No such model, version or label is served here."}
-_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+_MODEL = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[^/:]+$"},
+}
 _VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
 
 

@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.routing import Route
+from starlette.types import ASGIApp, Scope
 
 import hotdelta
 from hotdelta.chain import TensorSpec
@@ -43,12 +45,25 @@ _DOCUMENT = re.compile(rf"{_MODEL}(?P<ready>/ready)?")
 _INDEX = "/v2/repository/index"
 
 
+def is_inference_call(path: str) -> bool:
+    return path == _INDEX or (path.startswith(f"{V2}/models/") and path.endswith("/infer"))
+
+
 class OpenInference:
     """Translates paths, JSON and bytes. Belongs to the event loop."""
 
     def __init__(self, plane: DataPlane, served: ServedTarget) -> None:
         self._plane = plane
         self._served = served
+
+    def routes(self, call: ASGIApp) -> list[Route]:
+        """What FastAPI is to know: which methods the paths have, and what is no call."""
+        calls = (f"{V2}/models/{{rest:path}}/infer", _INDEX)
+        documents = (V2, f"{V2}/{{rest:path}}")
+        return [
+            *(Route(path, call, methods=["POST"]) for path in calls),
+            *(Route(path, self.describe, methods=["GET"]) for path in documents),
+        ]
 
     async def respond(self, scope: Scope, body: bytes) -> Response:
         """POST .../NAME/infer, and the index of the repository."""
@@ -76,8 +91,11 @@ class OpenInference:
 
     async def describe(self, request: Request) -> Response:
         """GET: the server, its health, the model."""
+        path = request.scope["path"]
+        if is_inference_call(path):
+            raise HTTPException(405, headers={"Allow": "POST"})
         try:
-            return json_response(self._document(request.scope["path"]))
+            return json_response(self._document(path))
         except HotdeltaError as error:
             return error_response(error)
 

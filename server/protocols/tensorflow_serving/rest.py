@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.routing import Route
+from starlette.types import ASGIApp, Scope
 
 from hotdelta.errors import HotdeltaError, RequestError
 from server.http.error_responses import error_response, json_response
@@ -34,12 +36,24 @@ _DOCUMENT = re.compile(rf"{_MODEL}(?P<metadata>/metadata)?", re.IGNORECASE)
 _NOT_HERE = ("classify", "regress")
 
 
+def is_serving_call(path: str) -> bool:
+    """Whether something is asked of a model, whatever and of whichever."""
+    return path[: len(MODELS)].lower() == MODELS and ":" in path
+
+
 class TensorFlowServing:
     """Translates paths and JSON. Belongs to the event loop."""
 
     def __init__(self, plane: DataPlane, served: ServedTarget) -> None:
         self._plane = plane
         self._served = served
+
+    def routes(self, call: ASGIApp) -> list[Route]:
+        """What FastAPI is to know: which methods the paths have, and what is no call."""
+        return [
+            Route(f"{MODELS}{{rest:path}}:{{method}}", call, methods=["POST"]),
+            Route(f"{MODELS}{{rest:path}}", self.describe, methods=["GET"]),
+        ]
 
     async def respond(self, scope: Scope, body: bytes) -> Response:
         """POST .../NAME:predict."""
@@ -57,8 +71,11 @@ class TensorFlowServing:
 
     async def describe(self, request: Request) -> Response:
         """GET .../NAME, and .../NAME/metadata."""
+        path = request.scope["path"]
+        if is_serving_call(path):
+            raise HTTPException(405, headers={"Allow": "POST"})
         try:
-            return json_response(self._document(request.scope["path"]))
+            return json_response(self._document(path))
         except HotdeltaError as error:
             return error_response(error)
 

@@ -191,14 +191,22 @@ def test_the_server_and_its_model_describe_themselves(serve: Serve) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "path", ["/v2/models/other", "/v2/models/fake/versions/2", "/v2/models", "/v2/other"]
-)
+@pytest.mark.parametrize("path", ["/v2/models/other", "/v2/models/fake/versions/2", "/v2/models/a/b"])
 def test_what_is_not_there_is_404(serve: Serve, path: str) -> None:
     client = serve()
 
     assert client.get(path).status_code == 404
     assert client.post(f"{path}/infer", json={"inputs": [IDS]}).status_code == 404
+
+
+def test_a_path_is_asked_with_its_method(serve: Serve) -> None:
+    client = serve()
+
+    for path in ("/v2", "/v2/health/live", "/v2/models/fake", "/v2/models/fake/ready"):
+        assert client.post(path).status_code == 405
+    for path in (INFER, "/v2/repository/index"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
 
 def test_while_nothing_is_served_all_of_it_says_so(serve: Serve, model: FakeModel) -> None:

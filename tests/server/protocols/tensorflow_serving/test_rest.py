@@ -107,7 +107,7 @@ def test_nan_and_infinity_are_read_and_written_as_bare_tokens(serve: Serve) -> N
         ("/v1/models/fake/versions/x:predict", 404, "GET / lists the routes"),
         ("/v1/models/fake:classify", 400, ":classify is not answered here. ask :predict"),
         ("/v1/models/fake:stage", 400, ":stage is no method of TensorFlow Serving"),
-        ("/v1/models/fake", 404, "GET / lists the routes"),
+        ("/v1/models/fake", 405, "GET / lists the routes"),
     ],
 )
 def test_what_is_not_served_is_named(serve: Serve, path: str, status: int, error: str) -> None:
@@ -170,7 +170,7 @@ def test_the_status_has_integers_as_strings(serve: Serve) -> None:
     assert client.get("/v1/models/fake/versions/1").json() == expected
     assert client.get("/v1/models/fake/versions/3").status_code == 404
     assert client.get("/v1/models/other").status_code == 404
-    assert client.get("/v1/models/fake:predict").status_code == 404
+    assert client.get("/v1/models/fake:predict").status_code == 405
 
 
 def test_metadata_describe_each_signature(serve: Serve) -> None:
