@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as _tensorflow
 
 from hotdelta.compat.v1.chain.session_progress import job_progress, latest_bookmark
+from hotdelta.compat.v1.deeprec.adagrad_decay import AdagradDecayOptimizer
+from hotdelta.compat.v1.deeprec.adam_async import AdamAsyncOptimizer
 from hotdelta.compat.v1.graph.cluster_tasks import Server
 from hotdelta.compat.v1.recording.step_marks import bookmark
 from hotdelta.compat.v1.restore.warm_starts import init_from_checkpoint, warm_start
@@ -18,7 +20,13 @@ from hotdelta.compat.v1.sessions.saver_hook import CheckpointSaverHook, Checkpoi
 from hotdelta.compat.v1.sessions.scaffold import Scaffold
 from hotdelta.compat.v1.sessions.supervisor import Supervisor
 
+# In DeepRec they differ in the shape of a slot; here both have that of the second.
+AdagradDecayOptimizerV2 = AdagradDecayOptimizer
+
 __all__ = [
+    "AdagradDecayOptimizer",
+    "AdagradDecayOptimizerV2",
+    "AdamAsyncOptimizer",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "ChiefSessionCreator",

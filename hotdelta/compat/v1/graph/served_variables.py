@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from hotdelta.chain.format.slot_key import is_slot_key
 from hotdelta.compat.v1.graph.saved_variables import SavedVariable
 
+# A collection of a graph, with the names of variables that training alone needs, whatever tf.train would call them.
+_KEPT_FROM_SERVING = "hotdelta_kept_from_serving"
 _OPTIMIZER_SCALAR = re.compile(r"(.*/)?beta[12]_power(_\d+)?")
 
 
@@ -48,6 +51,13 @@ def is_served(item: SavedVariable, saved: Sequence[SavedVariable]) -> bool:
     return slot_owner(item, saved) is None and not _is_of_training(item)
 
 
+def keep_from_serving(variable: Any) -> None:
+    """Of a variable of training that has not the name of a slot, or not the shape."""
+    graph = tf.compat.v1.get_default_graph()
+    if variable.op.name not in graph.get_collection(_KEPT_FROM_SERVING):
+        graph.add_to_collection(_KEPT_FROM_SERVING, variable.op.name)
+
+
 def served_variables(saved: Iterable[SavedVariable]) -> list[SavedVariable]:
     everything = list(saved)
     return [item for item in everything if is_served(item, everything)]
@@ -56,5 +66,8 @@ def served_variables(saved: Iterable[SavedVariable]) -> list[SavedVariable]:
 def _is_of_training(item: SavedVariable) -> bool:
     step = tf.compat.v1.train.get_global_step()
     if step is not None and item.parts[0].variable is step:
+        return True
+    kept = tf.compat.v1.get_collection(_KEPT_FROM_SERVING)
+    if all(part.name in kept for part in item.parts):
         return True
     return not item.is_trainable and not item.shape and _OPTIMIZER_SCALAR.fullmatch(item.key) is not None
