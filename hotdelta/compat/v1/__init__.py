@@ -1,7 +1,7 @@
 """TensorFlow 1 with incremental checkpoints: `import hotdelta.compat.v1 as tf`.
 
-Everything of tf.compat.v1, in graph mode; `train`, `estimator`, `saved_model`, `layers` and the Server of `distribute`
-are ours, also for a script that calls them by `tf.compat.v1`.
+Everything of tf.compat.v1, in graph mode; `train`, `estimator`, `saved_model`, `layers`, `feature_column`, ConfigProto
+and the Server of `distribute` are ours, also for a script that calls them by `tf.compat.v1`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,18 @@ import tensorflow as _tensorflow
 
 _tensorflow.compat.v1.disable_v2_behavior()
 
-from hotdelta.compat.v1 import compat, distribute, estimator, keras, layers, saved_model, train  # noqa: E402
+from hotdelta.compat.v1 import (  # noqa: E402
+    compat,
+    distribute,
+    estimator,
+    feature_column,
+    keras,
+    layers,
+    saved_model,
+    train,
+)
+from hotdelta.compat.v1.deeprec.stages import SmartStageOptions, make_prefetch_hook, staged  # noqa: E402
+from hotdelta.compat.v1.graph.session_config import ConfigProto, ExecutorPolicy  # noqa: E402
 from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_add,
     scatter_div,
@@ -28,13 +39,18 @@ from hotdelta.compat.v1.scatter import (  # noqa: E402
 from hotdelta.compat.v1.sessions.plain_session import InteractiveSession, Session  # noqa: E402
 
 __all__ = [
+    "ConfigProto",
+    "ExecutorPolicy",
     "InteractiveSession",
     "Session",
+    "SmartStageOptions",
     "compat",
     "distribute",
     "estimator",
+    "feature_column",
     "keras",
     "layers",
+    "make_prefetch_hook",
     "saved_model",
     "scatter_add",
     "scatter_div",
@@ -46,6 +62,7 @@ __all__ = [
     "scatter_nd_update",
     "scatter_sub",
     "scatter_update",
+    "staged",
     "train",
 ]
 

@@ -9,6 +9,7 @@ import tensorflow as _tensorflow
 from hotdelta.compat.v1.chain.session_progress import job_progress, latest_bookmark
 from hotdelta.compat.v1.deeprec.adagrad_decay import AdagradDecayOptimizer
 from hotdelta.compat.v1.deeprec.adam_async import AdamAsyncOptimizer
+from hotdelta.compat.v1.deeprec.stages import mark_target_node
 from hotdelta.compat.v1.graph.cluster_tasks import Server
 from hotdelta.compat.v1.recording.step_marks import bookmark
 from hotdelta.compat.v1.restore.warm_starts import init_from_checkpoint, warm_start
@@ -42,6 +43,7 @@ __all__ = [
     "init_from_checkpoint",
     "job_progress",
     "latest_bookmark",
+    "mark_target_node",
     "warm_start",
 ]
 

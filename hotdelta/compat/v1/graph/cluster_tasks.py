@@ -8,7 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.compat.v1.graph.saved_variables import is_remote
+from hotdelta.compat.v1.graph.session_config import say_without_effect, stock_config
 from hotdelta.train.servers.addresses import addresses_in, task_of
+
+# Of DeepRec. All tasks of a cluster run one script, so all of them come here.
+_FASTER_PROTOCOLS = ("grpc++", "star_server")
 
 _server_defs: dict[str, Any] = {}
 
@@ -16,12 +20,27 @@ _server_defs: dict[str, Any] = {}
 class Server(tf.distribute.Server):
     """tf.train.Server. Its cluster is remembered for the Sessions of this process that it is the master of."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        server_or_cluster_def: Any,
+        job_name: str | None = None,
+        task_index: int | None = None,
+        protocol: str | None = None,
+        config: Any = None,
+        start: bool = True,
+    ) -> None:
+        if protocol in _FASTER_PROTOCOLS:
+            say_without_effect(f"protocol={protocol}")
+            protocol = "grpc"
+        super().__init__(server_or_cluster_def, job_name, task_index, protocol, stock_config(config), start)
         definition = self.server_def
         own = addresses_in(definition.cluster).get(_own_task(definition), "")
         # An Estimator knows its master by the address in TF_CONFIG.
         _server_defs.update({self.target: definition, f"grpc://{own}": definition})
+
+    @staticmethod
+    def create_local_server(config: Any = None, start: bool = True) -> Any:
+        return tf.distribute.Server.create_local_server(stock_config(config), start)
 
 
 def own_task(master: str) -> str | None:
