@@ -6,9 +6,11 @@ each of them up in the TensorFlow that is installed, and says which function nee
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -153,6 +155,11 @@ def forget_colocation(node: Any) -> None:
 
 
 # The process: eager or not, its cluster.
+
+
+def add_module(name: str, module: ModuleType) -> None:
+    """What a fork of TensorFlow has among its modules is found there, `tensorflow.python.ops.<name>`."""
+    sys.modules.setdefault(f"tensorflow.python.ops.{name}", module)
 
 
 def is_in_tensorflow_2() -> bool:

@@ -22,6 +22,7 @@ from hotdelta.compat.v1 import (  # noqa: E402
     saved_model,
     train,
 )
+from hotdelta.compat.v1.deeprec import work_queue as _work_queue  # noqa: E402
 from hotdelta.compat.v1.deeprec.stages import SmartStageOptions, make_prefetch_hook, staged  # noqa: E402
 from hotdelta.compat.v1.graph.session_config import ConfigProto, ExecutorPolicy  # noqa: E402
 from hotdelta.compat.v1.scatter import (  # noqa: E402
@@ -37,6 +38,7 @@ from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_update,
 )
 from hotdelta.compat.v1.sessions.plain_session import InteractiveSession, Session  # noqa: E402
+from hotdelta.tensorflow_internals import add_module as _add_module  # noqa: E402
 
 __all__ = [
     "ConfigProto",
@@ -65,6 +67,9 @@ __all__ = [
     "staged",
     "train",
 ]
+
+# Scripts of DeepRec import it from there.
+_add_module("work_queue", _work_queue)
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,7 @@ _LOOKUPS = frozenset(
     {"ResourceGather", "ResourceGatherNd", "Gather", "GatherV2", "GatherNd", *SEGMENT_LOOKUPS}
 )
 _OWN = "_hotdelta"
+_APART = "_hotdelta_apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,17 @@ def own_operations() -> Iterator[None]:
     """What is added to the default graph inside is ours: it reads rows, and does not say how the user looks them up."""
     with attributes_for_new(tf.compat.v1.get_default_graph(), {_OWN: tf.compat.v1.AttrValue(b=True)}):
         yield
+
+
+@contextmanager
+def apart_from_steps() -> Iterator[None]:
+    """What is added to the default graph inside writes whole and by itself: a cut may come before or after it."""
+    with attributes_for_new(tf.compat.v1.get_default_graph(), {_APART: tf.compat.v1.AttrValue(b=True)}):
+        yield
+
+
+def is_apart_from_steps(operation: Any) -> bool:
+    return _APART in operation.node_def.attr
 
 
 def _is_own(operation: Any) -> bool:

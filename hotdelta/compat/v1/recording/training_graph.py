@@ -17,7 +17,7 @@ from hotdelta.chain.format.position import Node
 from hotdelta.compat.v1.graph.growth import refuse_new_variables, refuse_new_writers
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, is_remote
 from hotdelta.compat.v1.graph.session_values import RowOperations, ValueOperations
-from hotdelta.compat.v1.graph.writers import find_uses
+from hotdelta.compat.v1.graph.writers import find_uses, is_apart_from_steps
 from hotdelta.compat.v1.recording.full_bundle import FullBundleOperations
 from hotdelta.compat.v1.recording.layout import GraphLayout, TableLayout, find_layout
 from hotdelta.compat.v1.recording.recorder import (
@@ -233,7 +233,8 @@ def mark_steps(graph: TrainingGraph, saved: Sequence[SavedVariable]) -> None:
         graph.marks = graph.marks or StepMarks()
         if noted is not None:
             graph.marks.keep_batch(noted, _step_counters(saved))
-        graph.marks.add(op for use in uses for op in (*use.row_writers, *use.other_writers, *use.set_up))
+        writers = [op for use in uses for op in (*use.row_writers, *use.other_writers, *use.set_up)]
+        graph.marks.add(op for op in writers if not is_apart_from_steps(op))
 
 
 def _step_counters(saved: Sequence[SavedVariable]) -> list[Any]:
