@@ -16,6 +16,7 @@ from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.errors import ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
+from tests.compat.graph_mode.local_cluster import fresh_cluster
 from tests.compat.graph_mode.small_graphs import (
     COLUMNS,
     ROWS,
@@ -178,7 +179,7 @@ def test_a_dense_gradient_moves_all_rows_by_the_same_rule(name: str, use_resourc
 def test_only_rows_of_the_step_are_in_a_delta_and_a_killed_run_goes_on(
     tmp_path: Path, name: str, build: Build
 ) -> None:
-    batches = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9], [1])
+    batches = ([1, 5, 5], [2], [29, 0, 13], [5, 7], [8, 9])
 
     def run(directory: Path, batches: Sequence[Any], *, is_killed: bool = False) -> State:
         with new_graph():
@@ -197,6 +198,24 @@ def test_only_rows_of_the_step_are_in_a_delta_and_a_killed_run_goes_on(
     assert {delta.tables["table"].tracking for delta in deltas} == {Tracking.TOUCHED}
     assert [delta.tables["table"].rows_changed for delta in deltas[:2]] == [3, 5]
     assert served_keys(killed) == {"kernel", "table"}
+
+
+@pytest.mark.I1
+def test_parameter_servers_write_the_rows_of_every_slot(tmp_path: Path) -> None:
+    cluster = fresh_cluster()
+    states = []
+    for batches in (([1, 2], [5, 7, 7], [29]), ([1],)):
+        with new_graph(), cluster.device():
+            model = build_model(Build(parts=4, use_resource=True), adagrad_decay())
+            session = monitored(tmp_path, master=cluster.target, save_incremental_checkpoint_steps=1)
+            states.append(live_state(session._tf_sess()))
+            train(session, model, batches)
+            states.append(live_state(session._tf_sess()))
+            assert_same_bits(newest_state(tmp_path), states[-1])
+            session.close()
+        cluster.forget()
+    assert_same_bits(states[1], states[2])
+    assert states[1]["table/AdagradDecay_1"].tolist().count(1) == 1
 
 
 def served_keys(directory: Path) -> set[str]:

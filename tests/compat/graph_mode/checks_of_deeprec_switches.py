@@ -18,6 +18,7 @@ from hotdelta.compat.v1.graph import session_config
 from hotdelta.errors import ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.small_graphs import assert_same_bits, live_state, monitored, new_graph, settle
+from tests.docs.pages import ROOT, blocks_of
 
 NOTHING = "changes nothing here"
 
@@ -108,8 +109,21 @@ def test_a_script_of_the_modelzoo_trains_as_without_the_switches(
     ]
 
 
+def test_the_script_of_the_page_runs_as_it_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = blocks_of(ROOT / "docs" / "from-deeprec.md")
+    Path("data").mkdir()
+    for number in range(2):
+        Path(f"data/{number}.csv").write_text("one,1\ntwo,0\n" * 32)
+    with new_graph():
+        example.run({}, {})
+    assert newest_state(Path("run"))["global_step"] == 4
+
+
 def test_each_switch_is_said_once_and_read_back(said: Callable[[], list[str]]) -> None:
-    config = tf.ConfigProto(executor_policy=1, device_filters=["/job:ps"])
+    config = tf.ConfigProto(executor_policy=1, tensor_fuse=False, device_filters=["/job:ps"])
     assert config.executor_policy is tf.ExecutorPolicy.USE_INLINE_EXECUTOR
     for _ in range(2):
         config.executor_policy = 2

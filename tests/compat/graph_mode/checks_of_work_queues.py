@@ -141,8 +141,8 @@ def test_a_killed_training_goes_on_with_what_is_not_taken(tmp_path: Path) -> Non
     assert train_on(tmp_path, 5, seed=3) == straight[:5]
     assert train_on(tmp_path, 4, seed=3) == straight[5:9]
     assert len(manifests(tmp_path, Kind.DELTA)) == 9
-    # More epochs of the same works go on, too.
-    assert sorted(train_on(tmp_path, 9, seed=3, num_epochs=3)[:3]) == sorted(straight[9:])
+    # With more epochs it goes on, too.
+    assert sorted(train_on(tmp_path, 3, seed=3, num_epochs=3)) == sorted(straight[9:])
 
 
 def test_a_work_that_is_taken_between_two_steps_puts_no_save_off(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ _DEFAULTS: dict[str, Any] = {
     **{f"{_OPTIONS}{name}": False for name in _SWITCHES},
     _MICRO_BATCHES: 0,
     _POLICY: ExecutorPolicy.USE_NORMAL_EXECUTOR,
+    "tensor_fuse": False,
 }
 _SMART_STAGE = f"{_OPTIONS}smart_stage_options"
 # The messages on the way to them.
@@ -125,7 +126,7 @@ class _ConfigProtoType(type):
     """What a class of messages is asked for, tf.ConfigProto.FromString for example, is that of stock TensorFlow."""
 
     def __call__(cls, **fields: Any) -> Any:
-        own = {name: fields.pop(name) for name in (_POLICY,) if name in fields}
+        own = {name: fields.pop(name) for name in _DEFAULTS if name in fields}
         config = _Fields(v1.ConfigProto(**fields), "", {})
         for name, value in own.items():
             setattr(config, name, value)
