@@ -328,6 +328,54 @@ class OpenScaffold(tf.compat.v1.train.Scaffold):
         self._init_op, self._ready_op = init, ready
 
 
+class OpenOptimizer(tf.compat.v1.train.Optimizer):
+    """tf.train.Optimizer for subclasses that treat reference and resource variables alike."""
+
+    def make_slots(self, variable: Any) -> None:
+        """With `add_slot` and `add_number`."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Called before the updates of a step are built."""
+
+    def update_all(self, variable: Any, grad: tf.Tensor) -> tf.Operation:
+        raise NotImplementedError
+
+    def update_rows(self, variable: Any, ids: tf.Tensor, grad: tf.Tensor) -> tf.Operation:
+        """Each id is there once, with the sum of its gradients."""
+        raise NotImplementedError
+
+    def add_slot(self, variable: Any, name: str, first: float, *, shape: Any, dtype: tf.DType) -> Any:
+        """A variable of this shape, which begins with `first` everywhere."""
+        initializer = v1.constant_initializer(first, dtype)
+        return self._get_or_make_slot_with_initializer(
+            variable, initializer, shape, dtype, name, self.get_name()
+        )
+
+    def add_number(self, variable: Any, name: str, first: tf.Tensor) -> Any:
+        """A scalar variable, which begins with `first`."""
+        return self._get_or_make_slot(variable, first, name, self.get_name())
+
+    def _create_slots(self, var_list: Iterable[Any]) -> None:
+        for variable in var_list:
+            self.make_slots(variable)
+
+    def _prepare(self) -> None:
+        self.prepare()
+
+    def _apply_dense(self, grad: tf.Tensor, var: Any) -> tf.Operation:
+        return self.update_all(var, grad)
+
+    def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> tf.Operation:
+        return self.update_all(handle, grad)
+
+    def _apply_sparse(self, grad: tf.IndexedSlices, var: Any) -> tf.Operation:
+        return self.update_rows(var, grad.indices, grad.values)
+
+    def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> tf.Operation:
+        return self.update_rows(handle, indices, grad)
+
+
 class OpenSaverHook(tf.compat.v1.train.CheckpointSaverHook):
     """tf.train.CheckpointSaverHook for subclasses: `save` may be replaced."""
 

@@ -191,6 +191,19 @@ TENSORFLOW = {
         "_init_op": "OpenScaffold",
         "_ready_op": "OpenScaffold",
     },
+    "tensorflow:compat.v1.train.Optimizer": dict.fromkeys(
+        (
+            "_apply_dense",
+            "_apply_sparse",
+            "_create_slots",
+            "_get_or_make_slot",
+            "_get_or_make_slot_with_initializer",
+            "_prepare",
+            "_resource_apply_dense",
+            "_resource_apply_sparse",
+        ),
+        "OpenOptimizer",
+    ),
     "tensorflow:compat.v1.train.ChiefSessionCreator": {"_scaffold": "scaffold_of", "_master": "master_of"},
     "tensorflow:compat.v1.train.WorkerSessionCreator": {"_scaffold": "scaffold_of", "_master": "master_of"},
     "tensorflow:compat.v1.train.CheckpointSaverHook": {

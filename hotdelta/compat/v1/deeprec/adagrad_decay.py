@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -10,11 +9,10 @@ import tensorflow as tf
 from hotdelta.compat.v1.deeprec.adam_async import refuse_locking
 from hotdelta.compat.v1.deeprec.variable_writes import assign, assign_sub, sparse_adagrad, write_rows
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import OpenOptimizer
 
-v1 = tf.compat.v1
 
-
-class AdagradDecayOptimizer(tf.compat.v1.train.Optimizer):
+class AdagradDecayOptimizer(OpenOptimizer):
     """As in DeepRec. Slots of a variable: `accumulator`, and `accumulator_decay_power` with one number for each row.
 
     An accumulator is multiplied by `accumulator_decay_rate`, and never becomes less than its initial value, before the
@@ -55,59 +53,36 @@ class AdagradDecayOptimizer(tf.compat.v1.train.Optimizer):
         self._learning_rate_tensor: Any = None
         self._periods: Any = None
 
-    def _create_slots(self, var_list: Iterable[Any]) -> None:
-        for variable in var_list:
-            dtype = variable.dtype.base_dtype
-            self._get_or_make_slot_with_initializer(
-                variable,
-                v1.constant_initializer(self._least, dtype=dtype),
-                variable.shape,
-                dtype,
-                "accumulator",
-                self._name,
-            )
-            self._get_or_make_slot_with_initializer(
-                variable,
-                v1.zeros_initializer(),
-                variable.shape[:1],
-                self._step_type,
-                "accumulator_decay_power",
-                self._name,
-            )
+    def make_slots(self, variable: Any) -> None:
+        dtype = variable.dtype.base_dtype
+        self.add_slot(variable, "accumulator", self._least, shape=variable.shape, dtype=dtype)
+        rows = variable.shape[:1]
+        self.add_slot(variable, "accumulator_decay_power", 0, shape=rows, dtype=self._step_type)
 
     @property
     def _step_type(self) -> tf.DType:
         return self._global_step.dtype.base_dtype
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         step = tf.identity(self._global_step) + 1
         self._periods = step // tf.cast(self._period, self._step_type)
         self._learning_rate_tensor = tf.convert_to_tensor(self._learning_rate)
 
-    def _apply_dense(self, grad: tf.Tensor, var: Any) -> tf.Operation:
-        accumulator, power = self._slots_of(var)
+    def update_all(self, variable: Any, grad: tf.Tensor) -> tf.Operation:
+        accumulator, power = self._slots_of(variable)
         old, is_due, powers = tf.identity(accumulator), *self._due(tf.identity(power))
-        new = self._discounted(old, is_due, var) + tf.square(grad)
-        move = grad * self._learning_rate_for(var) * tf.math.rsqrt(new)
-        return tf.group(assign_sub(var, move), assign(accumulator, new), assign(power, powers))
+        new = self._discounted(old, is_due, variable) + tf.square(grad)
+        move = grad * self._learning_rate_for(variable) * tf.math.rsqrt(new)
+        return tf.group(assign_sub(variable, move), assign(accumulator, new), assign(power, powers))
 
-    def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> tf.Operation:
-        return self._apply_dense(grad, handle)
-
-    def _apply_sparse(self, grad: tf.IndexedSlices, var: Any) -> tf.Operation:
-        return self._apply_rows(grad.values, var, grad.indices)
-
-    def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> tf.Operation:
-        return self._apply_rows(grad, handle, indices)
-
-    def _apply_rows(self, grad: tf.Tensor, var: Any, ids: tf.Tensor) -> tf.Operation:
+    def update_rows(self, variable: Any, ids: tf.Tensor, grad: tf.Tensor) -> tf.Operation:
         """Discounts the rows, then leaves them to the sparse Adagrad of TensorFlow."""
-        accumulator, power = self._slots_of(var)
+        accumulator, power = self._slots_of(variable)
         is_due, powers = self._due(tf.gather(power, ids))
-        discounted = self._discounted(tf.gather(accumulator, ids), is_due, var)
+        discounted = self._discounted(tf.gather(accumulator, ids), is_due, variable)
         discounts = [write_rows(accumulator, ids, discounted), write_rows(power, ids, powers)]
         with tf.control_dependencies(discounts):
-            update = sparse_adagrad(var, accumulator, self._learning_rate_for(var), grad, ids)
+            update = sparse_adagrad(variable, accumulator, self._learning_rate_for(variable), grad, ids)
         return tf.group(*discounts, update)
 
     def _due(self, powers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -115,18 +90,18 @@ class AdagradDecayOptimizer(tf.compat.v1.train.Optimizer):
         is_due = self._periods > powers
         return is_due, powers + tf.cast(is_due, powers.dtype)
 
-    def _discounted(self, accumulators: tf.Tensor, is_due: tf.Tensor, var: Any) -> tf.Tensor:
-        dtype = var.dtype.base_dtype
+    def _discounted(self, accumulators: tf.Tensor, is_due: tf.Tensor, variable: Any) -> tf.Tensor:
+        dtype = variable.dtype.base_dtype
         lower = tf.maximum(accumulators * tf.cast(self._rate, dtype), tf.cast(self._least, dtype))
         dimensions = accumulators.shape.rank - is_due.shape.rank
         is_due = tf.reshape(is_due, tf.concat([tf.shape(is_due), [1] * dimensions], 0))
         return tf.where(is_due, lower, accumulators)
 
-    def _learning_rate_for(self, var: Any) -> tf.Tensor:
-        return tf.cast(self._learning_rate_tensor, var.dtype.base_dtype)
+    def _learning_rate_for(self, variable: Any) -> tf.Tensor:
+        return tf.cast(self._learning_rate_tensor, variable.dtype.base_dtype)
 
-    def _slots_of(self, var: Any) -> tuple[Any, Any]:
-        return self.get_slot(var, "accumulator"), self.get_slot(var, "accumulator_decay_power")
+    def _slots_of(self, variable: Any) -> tuple[Any, Any]:
+        return self.get_slot(variable, "accumulator"), self.get_slot(variable, "accumulator_decay_power")
 
 
 def _refuse(name: str, value: Any, wanted: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -10,9 +9,10 @@ import tensorflow as tf
 from hotdelta.compat.v1.deeprec.variable_writes import assign, assign_sub, subtract_rows, write_rows
 from hotdelta.compat.v1.graph.served_variables import keep_from_serving
 from hotdelta.errors import ConfigurationError
+from hotdelta.tensorflow_internals import OpenOptimizer
 
 
-class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
+class AdamAsyncOptimizer(OpenOptimizer):
     """As in DeepRec. Slots of a variable: moments `m` and `v`, `beta1_power` and `beta2_power`.
 
     A sparse gradient reads and writes the rows that it names, once for each id: those of an id that is there twice are
@@ -36,43 +36,33 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
         self._prepared: tuple[tf.Tensor, ...] = ()
         self._is_rmsprop = apply_sparse_rmsprop
 
-    def _create_slots(self, var_list: Iterable[Any]) -> None:
-        for variable in var_list:
-            self._zeros_slot(variable, "m", self._name)
-            self._zeros_slot(variable, "v", self._name)
-            _, beta1, beta2, _ = self._constants
-            for slot, beta in (("beta1_power", beta1), ("beta2_power", beta2)):
-                first = tf.convert_to_tensor(beta, variable.dtype.base_dtype)
-                keep_from_serving(self._get_or_make_slot(variable, first, slot, self._name))
+    def make_slots(self, variable: Any) -> None:
+        dtype = variable.dtype.base_dtype
+        for slot in ("m", "v"):
+            self.add_slot(variable, slot, 0.0, shape=variable.shape, dtype=dtype)
+        _, beta1, beta2, _ = self._constants
+        for slot, beta in (("beta1_power", beta1), ("beta2_power", beta2)):
+            keep_from_serving(self.add_number(variable, slot, tf.convert_to_tensor(beta, dtype)))
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         self._prepared = tuple(tf.convert_to_tensor(constant) for constant in self._constants)
 
-    def _apply_dense(self, grad: tf.Tensor, var: Any) -> tf.Operation:
-        _, beta1, beta2, _ = self._numbers(var)
-        m, v = self._moments(var)
+    def update_all(self, variable: Any, grad: tf.Tensor) -> tf.Operation:
+        _, beta1, beta2, _ = self._numbers(variable)
+        m, v = self._moments(variable)
         new_m = m * beta1 + grad * (1 - beta1)
         new_v = v * beta2 + tf.square(grad) * (1 - beta2)
-        move = self._move(var, new_m, new_v)
+        move = self._move(variable, new_m, new_v)
         return tf.group(
-            assign_sub(var, move),
+            assign_sub(variable, move),
             assign(m, new_m),
             assign(v, new_v),
-            *self._raise_powers(var, after=move, is_step=True),
+            *self._raise_powers(variable, after=move, is_step=True),
         )
 
-    def _resource_apply_dense(self, grad: tf.Tensor, handle: Any) -> tf.Operation:
-        return self._apply_dense(grad, handle)
-
-    def _apply_sparse(self, grad: tf.IndexedSlices, var: Any) -> tf.Operation:
-        return self._apply_rows(grad.values, var, grad.indices)
-
-    def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> tf.Operation:
-        return self._apply_rows(grad, handle, indices)
-
-    def _apply_rows(self, grad: tf.Tensor, var: Any, ids: tf.Tensor) -> tf.Operation:
-        learning_rate, beta1, beta2, epsilon = self._numbers(var)
-        m, v = self._moments(var)
+    def update_rows(self, variable: Any, ids: tf.Tensor, grad: tf.Tensor) -> tf.Operation:
+        learning_rate, beta1, beta2, epsilon = self._numbers(variable)
+        m, v = self._moments(variable)
         old_m, old_v = tf.gather(m, ids), tf.gather(v, ids)
         new_v = old_v * beta2 + tf.square(grad) * (1 - beta2)
         if self._is_rmsprop:
@@ -80,37 +70,37 @@ class AdamAsyncOptimizer(tf.compat.v1.train.Optimizer):
             move, powers = new_m, []
         else:
             new_m = old_m * beta1 + grad * (1 - beta1)
-            move = self._move(var, new_m, new_v)
-            powers = self._raise_powers(var, after=move, is_step=tf.size(ids) > 0)
+            move = self._move(variable, new_m, new_v)
+            powers = self._raise_powers(variable, after=move, is_step=tf.size(ids) > 0)
         return tf.group(
-            subtract_rows(var, ids, move), write_rows(m, ids, new_m), write_rows(v, ids, new_v), *powers
+            subtract_rows(variable, ids, move), write_rows(m, ids, new_m), write_rows(v, ids, new_v), *powers
         )
 
-    def _move(self, var: Any, new_m: tf.Tensor, new_v: tf.Tensor) -> tf.Tensor:
-        learning_rate, _, _, epsilon = self._numbers(var)
-        beta1_power, beta2_power = self._powers(var)
+    def _move(self, variable: Any, new_m: tf.Tensor, new_v: tf.Tensor) -> tf.Tensor:
+        learning_rate, _, _, epsilon = self._numbers(variable)
+        beta1_power, beta2_power = self._powers(variable)
         alpha = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
         return new_m * alpha / (tf.sqrt(new_v) + epsilon)
 
-    def _raise_powers(self, var: Any, *, after: tf.Tensor, is_step: Any) -> list[tf.Operation]:
+    def _raise_powers(self, variable: Any, *, after: tf.Tensor, is_step: Any) -> list[tf.Operation]:
         """Once for each step; a step without rows is none. After those were read that the step goes by."""
-        _, beta1, beta2, _ = self._numbers(var)
+        _, beta1, beta2, _ = self._numbers(variable)
         writes = []
-        for power, beta in zip(self._powers(var), (beta1, beta2), strict=True):
+        for power, beta in zip(self._powers(variable), (beta1, beta2), strict=True):
             raised = tf.where(is_step, power * beta, power)
             with tf.control_dependencies([after]):
                 writes.append(assign(power, raised))
         return writes
 
-    def _moments(self, var: Any) -> tuple[Any, Any]:
-        return self.get_slot(var, "m"), self.get_slot(var, "v")
+    def _moments(self, variable: Any) -> tuple[Any, Any]:
+        return self.get_slot(variable, "m"), self.get_slot(variable, "v")
 
-    def _powers(self, var: Any) -> tuple[Any, Any]:
-        return self.get_slot(var, "beta1_power"), self.get_slot(var, "beta2_power")
+    def _powers(self, variable: Any) -> tuple[Any, Any]:
+        return self.get_slot(variable, "beta1_power"), self.get_slot(variable, "beta2_power")
 
-    def _numbers(self, var: Any) -> list[tf.Tensor]:
+    def _numbers(self, variable: Any) -> list[tf.Tensor]:
         """Learning rate, beta1, beta2, epsilon, of the type of the variable."""
-        return [tf.cast(number, var.dtype.base_dtype) for number in self._prepared]
+        return [tf.cast(number, variable.dtype.base_dtype) for number in self._prepared]
 
 
 def refuse_locking(use_locking: bool) -> None:
