@@ -14,6 +14,8 @@ from hotdelta.chain.bundle.reader import BundleReader
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.chain.history.verification import directory_of
+from hotdelta.compat.v1.graph.saved_variables import find_saved_variables
+from hotdelta.compat.v1.graph.served_variables import served_variables
 from hotdelta.errors import ConfigurationError
 from tests.compat.chain_states import manifests, newest_state
 from tests.compat.graph_mode.local_cluster import fresh_cluster
@@ -264,6 +266,18 @@ def test_each_variable_has_powers_of_its_own() -> None:
             for train_op in (first, first, both):
                 session.run(train_op, {ids: [1, 1, 2]})
             assert session.run(powers) == [0.5**4, 0.5**2]
+
+
+def test_powers_are_kept_from_serving_in_an_imported_graph_too() -> None:
+    with new_graph():
+        build_model(Build(parts=2), adam_async())
+        meta_graph = tf.train.export_meta_graph()
+    with new_graph():
+        tf.train.import_meta_graph(meta_graph)
+        saved = find_saved_variables(tf.global_variables())
+        served = {item.key for item in served_variables(saved)}
+        assert not [key for key in served if "AdamAsync" in key]
+        assert len(saved) == len(served) + 10
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,19 @@ def test_the_script_of_the_page_runs_as_it_is_printed(
     assert newest_state(Path("run"))["global_step"] == 4
 
 
+def test_the_names_of_deeprec_are_these() -> None:
+    names = {"ConfigProto", "ExecutorPolicy", "SmartStageOptions", "make_prefetch_hook", "staged"}
+    optimizers = {"AdagradDecayOptimizer", "AdagradDecayOptimizerV2", "AdamAsyncOptimizer"}
+    columns = {"embedding_column", "group_embedding_column_scope", "shared_embedding_columns"}
+    for module, expected in (
+        (tf, names),
+        (tf.compat.v1, names),
+        (tf.train, optimizers | {"mark_target_node"}),
+        (tf.feature_column, columns),
+    ):
+        assert expected <= {*module.__all__} & {*dir(module)}
+
+
 def test_each_switch_is_said_once_and_read_back(said: Callable[[], list[str]]) -> None:
     config = tf.ConfigProto(executor_policy=1, tensor_fuse=False, device_filters=["/job:ps"])
     assert config.executor_policy is tf.ExecutorPolicy.USE_INLINE_EXECUTOR

@@ -67,7 +67,8 @@ def _is_of_training(item: SavedVariable) -> bool:
     step = tf.compat.v1.train.get_global_step()
     if step is not None and item.parts[0].variable is step:
         return True
-    kept = tf.compat.v1.get_collection(_KEPT_FROM_SERVING)
+    # Bytes, in a graph that was imported.
+    kept = {tf.compat.as_str(name) for name in tf.compat.v1.get_collection(_KEPT_FROM_SERVING)}
     if all(part.name in kept for part in item.parts):
         return True
     return not item.is_trainable and not item.shape and _OPTIMIZER_SCALAR.fullmatch(item.key) is not None
