@@ -1,8 +1,9 @@
-"""What holds for all tests: no property of ours is a matter of speed; and the key that some of them sign with."""
+"""What holds for all tests: no property of ours is a matter of speed, and which graphs are optimized; and a key."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
 from tests.forks import SELDOM, search_less_for_garbage
+from tests.graph_optimizer import optimize_graphs
 from tests.signing_keys import KEY
 
 # Before the tests import TensorFlow: that is when most of the searching is done.
@@ -28,6 +30,13 @@ settings.register_profile(
 def pytest_collection_finish() -> None:
     """What is imported stays, and is most of what there is: no export need search it for garbage."""
     search_less_for_garbage()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Only tests that are marked so have their graphs optimized; see tests.graph_optimizer."""
+    optimize_graphs(item.get_closest_marker("optimized") is not None)
+    return (yield)
 
 
 @pytest.fixture(scope="session")

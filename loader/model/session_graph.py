@@ -20,7 +20,7 @@ class SessionGraph:
 
     def __init__(self, path: Path, *, predict_threads: int) -> None:
         """Raises ApplyError when it cannot be loaded."""
-        config = tf.compat.v1.ConfigProto()
+        config = config_of_this_process()
         config.session_inter_op_thread_pool.add(num_threads=max(1, predict_threads))
         graph = tf.Graph()
         self._huge_pages: HugePages | None = None
@@ -63,6 +63,15 @@ class SessionGraph:
             huge_pages.stop()
         if session is not None:
             session.close()
+
+
+def config_of_this_process() -> tf.compat.v1.ConfigProto:
+    """Whether graphs are optimized is said with tf.config, which a Session with a config of its own does not ask."""
+    config = tf.compat.v1.ConfigProto()
+    options = tf.config.optimizer.get_experimental_options()
+    is_off = options.get("disable_meta_optimizer", False)
+    config.graph_options.rewrite_options.disable_meta_optimizer = is_off
+    return config
 
 
 @contextmanager

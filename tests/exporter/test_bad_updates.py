@@ -20,7 +20,7 @@ from tests.exporter.bundles import (
 )
 from tests.exporter.runtimes import Runtime
 
-pytestmark = pytest.mark.I4
+pytestmark = [pytest.mark.I4, pytest.mark.optimized]
 
 
 @pytest.mark.parametrize("signature", ["restore_incremental", "stage_incremental"])

@@ -11,7 +11,7 @@ import pytest
 from tests.exporter.bundles import delta_tensors, full_tensors
 from tests.waiting import LIMIT_SECONDS
 
-pytestmark = pytest.mark.I8
+pytestmark = [pytest.mark.I8, pytest.mark.optimized]
 
 SCRIPT = '''
 import sys

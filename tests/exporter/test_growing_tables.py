@@ -20,6 +20,8 @@ from hotdelta.keras.model.structure import model_variables
 from tests.chain.key_table_chain import ROWS, SCHEMA, Array, KeyTableChain
 from tests.exporter.trained_run import Trained, schema_of
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture
 def chain(tmp_path: Path) -> KeyTableChain:

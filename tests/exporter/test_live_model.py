@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import tensorflow as tf
 
 from exporter.signatures.variables import assign
+
+pytestmark = pytest.mark.optimized
 
 
 def test_what_is_read_before_a_write_is_not_taken_for_what_is_written() -> None:

@@ -19,7 +19,7 @@ from tests.exporter.bundles import FIRST, SECOND, Array, write_bundle
 from tests.exporter.largest_tensors import largest_tensor_bytes
 from tests.exporter.lookup_cases import LOOKUPS, ROWS, WHOLE_READS, WIDTH, Case, Lookups
 
-pytestmark = pytest.mark.I5
+pytestmark = [pytest.mark.I5, pytest.mark.optimized]
 
 IDS = np.array([7, 3, 4999, 3], np.int64)
 TABLE_BYTES = ROWS * WIDTH * 4

@@ -23,7 +23,7 @@ from tests.exporter.bundles import (
 )
 from tests.exporter.runtimes import Runtime
 
-pytestmark = pytest.mark.I8
+pytestmark = [pytest.mark.I8, pytest.mark.optimized]
 
 
 def test_restore_full_sets_every_variable_bit_for_bit(runtime: Runtime, full: str) -> None:

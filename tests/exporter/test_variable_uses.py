@@ -12,7 +12,7 @@ from exporter.graph.variable_uses import make_servable
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.serving.module import trace_module
 
-pytestmark = pytest.mark.I5
+pytestmark = [pytest.mark.I5, pytest.mark.optimized]
 
 Call = Callable[[tf.Variable, tf.Tensor], tf.Tensor]
 IDS = [tf.TensorSpec([None], tf.int64, name="ids")]

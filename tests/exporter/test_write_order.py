@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-pytestmark = pytest.mark.I4
+pytestmark = [pytest.mark.I4, pytest.mark.optimized]
 
 _WRITES = frozenset({"AssignVariableOp", "ResourceScatterUpdate"})
 

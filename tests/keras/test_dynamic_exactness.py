@@ -19,7 +19,7 @@ from hotdelta.train import MostKeys, SeenTimes, SeenTimesInFilter, UntouchedStep
 from tests.chain_replay import replay
 from tests.keras.test_exactness import OURS, Training, exactness
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 
 def mixed_model(**options: Any) -> keras.Model:

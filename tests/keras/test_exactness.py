@@ -18,7 +18,7 @@ from hotdelta.chain.format.manifest import Tracking
 from hotdelta.chain.format.position import Position
 from tests.chain_replay import Values, replay, values_of
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 ROWS = 60
 OURS: dict[str, Callable[[], Any]] = {

@@ -16,7 +16,7 @@ from hotdelta.chain.format.manifest import Tracking
 from hotdelta.errors import ConfigurationError
 from tests.keras.small_models import ROWS, assert_same, assert_saved, batches, by_hand, fit, live
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 TABLE = "items/embeddings"
 

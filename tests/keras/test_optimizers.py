@@ -29,7 +29,7 @@ from tests.keras.optimizer_pairs import (
     table,
 )
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 some_ids = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=40)
 any_dtype = st.sampled_from([tf.float32, tf.float16, tf.bfloat16, tf.float64])

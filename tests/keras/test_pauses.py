@@ -23,7 +23,11 @@ from tests.train.cut_loop import CutLoop
 from tests.waiting import wait_until
 
 CUTS = 150
-pytestmark = [pytest.mark.I1, pytest.mark.filterwarnings("ignore:Your input ran out of data")]
+pytestmark = [
+    pytest.mark.I1,
+    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
+    pytest.mark.optimized,
+]
 
 
 class StopAfter(keras.callbacks.Callback):

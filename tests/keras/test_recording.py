@@ -18,6 +18,8 @@ from hotdelta.keras.optimizers.sgd import SGD
 from hotdelta.train.tables.touched import TouchedRows
 from tests.keras.optimizer_pairs import ALL, ROWS, Optimizer, Options, sparse_gradient, table
 
+pytestmark = pytest.mark.optimized
+
 IDS = np.array([[1, 2, 2], [9, 1, 40], [40, 40, 40], [7, 8, 9]])
 TARGETS = np.arange(4.0).reshape(4, 1)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hotdelta.keras.optimizers.row_gradients import RowGradient, map_values, sum_duplicates
 
-pytestmark = pytest.mark.I5
+pytestmark = [pytest.mark.I5, pytest.mark.optimized]
 
 ROWS = 20
 

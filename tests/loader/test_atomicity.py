@@ -40,7 +40,7 @@ from tests.loader.step_model import (
 )
 from tests.waiting import LIMIT_SECONDS, wait_until
 
-pytestmark = pytest.mark.I2
+pytestmark = [pytest.mark.I2, pytest.mark.optimized]
 
 PREDICTIONS = 60_000
 DIFFERENT_STEPS = 20

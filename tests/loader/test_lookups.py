@@ -15,6 +15,8 @@ from exporter.export import export_saved_model
 from hotdelta.errors import RequestError
 from loader.model.live_model import LiveModel
 
+pytestmark = pytest.mark.optimized
+
 
 def test_string_inputs_are_looked_up_as_in_training(tmp_path: Path) -> None:
     inputs = keras.Input((1,), dtype="string", name="word")

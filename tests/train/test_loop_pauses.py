@@ -21,7 +21,7 @@ from hotdelta.train.rows.cut import Cut
 from tests.train.cut_loop import CutLoop
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 ROWS = 30
 

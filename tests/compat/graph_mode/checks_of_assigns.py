@@ -26,7 +26,7 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 VALUES = np.full((ROWS, COLUMNS), 0.25, np.float32)
 

@@ -25,7 +25,7 @@ from tests.compat.graph_mode.small_graphs import (
     train,
 )
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "GradientDescent": lambda: tf.train.GradientDescentOptimizer(0.1),

@@ -17,7 +17,7 @@ from hotdelta.errors import ConfigurationError
 from tests.compat.graph_mode.small_graphs import new_graph
 from tests.exporter.largest_tensors import largest_tensor_bytes
 
-pytestmark = pytest.mark.I5
+pytestmark = [pytest.mark.I5, pytest.mark.optimized]
 
 ROWS, WIDTH = 3000, 4
 TABLE_BYTES = ROWS * WIDTH * 4

@@ -37,7 +37,7 @@ from tests.compat.graph_mode.small_graphs import (
 from tests.full_disk import small_files_only
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 CUTS, COMMITS = 150, 40
 IDS = np.arange(4, dtype=np.int64)

@@ -14,7 +14,7 @@ from loader import SanitySettings
 from loader.exports.values import find_bad_values, measure_values
 from tests.chain.key_table_chain import BIAS, ROWS, SCHEMA, Array, TrainedTable
 
-pytestmark = pytest.mark.I4
+pytestmark = [pytest.mark.I4, pytest.mark.optimized]
 
 METADATA = ExportMetadata("model", SCHEMA, True, {}, None, 0)
 

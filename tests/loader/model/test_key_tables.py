@@ -19,7 +19,7 @@ from loader.model.full_filling import fill_model
 from tests.chain.key_table_chain import INDEX, ROWS, SCHEMA, Array, KeyTableChain
 from tests.loader.array_model import ArrayModel
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 SLICE_BYTES = 200
 

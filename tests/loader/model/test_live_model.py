@@ -22,6 +22,8 @@ from loader.model.full_filling import fill_model
 from loader.model.live_model import LiveModel
 from tests.loader.step_model import ROWS, SIGNATURE, Trainer, find_commit, serving_file
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture
 def model(root: Path) -> Iterator[LiveModel]:

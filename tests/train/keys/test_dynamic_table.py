@@ -14,6 +14,8 @@ from hotdelta.train import DynamicTable
 from tests.chain_replay import replay
 from tests.train.keys.keyed_loop import Ranker, Training
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.mark.I1
 def test_a_loop_is_exact_and_resumes(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from hotdelta.train.keys.initial_rows import UniformRows
 from hotdelta.train.keys.table import KeyedTable, TableSettings
 from hotdelta.train.tables.growth import growth_of
 
+pytestmark = pytest.mark.optimized
+
 EXTREMES = [0, -1, 1, 2**63 - 1, -(2**63)]
 VECTOR = [tf.TensorSpec([None], tf.int64)]
 

@@ -20,7 +20,7 @@ from hotdelta.train.save import full_builder
 from tests.train.conftest import StartTraining
 from tests.train.small_training import BY_HAND, ROWS, SlowDisk, SmallTraining
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 ROW = tf.fill((1, 3), 7.0)
 SCRUBBED = dataclasses.replace(BY_HAND, scrub_saves=4)

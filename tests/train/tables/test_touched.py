@@ -13,7 +13,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.train.tables.touched import TouchedRows
 from tests.waiting import LIMIT_SECONDS
 
-pytestmark = pytest.mark.I1
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 ROWS = 5000
 
