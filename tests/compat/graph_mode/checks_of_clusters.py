@@ -38,7 +38,7 @@ from tests.compat.graph_mode.small_graphs import (
 from tests.docs.pages import ROOT, blocks_of
 from tests.full_disk import small_files_only
 
-pytestmark = [pytest.mark.I1, pytest.mark.optimized]
+pytestmark = pytest.mark.I1
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "touched": lambda: tf.train.AdagradOptimizer(0.1),

@@ -14,7 +14,7 @@ from hotdelta.chain.format import key_index, names
 from hotdelta.train import Chance, MostKeys, SeenTimes, SeenTimesInFilter, UntouchedSteps
 from tests.train.keys.keyed_training import Training
 
-pytestmark = [pytest.mark.I1, pytest.mark.optimized]
+pytestmark = pytest.mark.I1
 
 COUNTING = [SeenTimes(3), SeenTimesInFilter(3, keys=10_000)]
 

@@ -22,7 +22,7 @@ from tests.chain_replay import replay, values_of
 from tests.train.keys.keyed_training import SLOT, Training, deleted_by
 from tests.train.small_training import BrokenDisk
 
-pytestmark = [pytest.mark.I1, pytest.mark.optimized]
+pytestmark = pytest.mark.I1
 
 
 def test_what_is_not_trained_goes_and_its_row_is_dealt_again(tmp_path: Path) -> None:
