@@ -42,7 +42,7 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = [pytest.mark.I2, pytest.mark.optimized]
 
-PREDICTIONS = 60_000
+PREDICTIONS, MANY_PREDICTIONS = 15_000, 250_000
 DIFFERENT_STEPS = 20
 READERS = 3
 TABLE_ROWS = 2_000
@@ -158,13 +158,21 @@ def trained(exported: Path, tmp_path: Path) -> Iterator[tuple[Path, Trainer]]:
 
 
 def test_no_answer_mixes_steps_and_each_says_its_step(trained: tuple[Path, Trainer]) -> None:
-    root, trainer = trained
+    predict_while_rows_change(*trained, predictions=PREDICTIONS)
+
+
+@pytest.mark.soak
+def test_no_answer_of_many_mixes_steps(trained: tuple[Path, Trainer]) -> None:
+    predict_while_rows_change(*trained, predictions=MANY_PREDICTIONS)
+
+
+def predict_while_rows_change(root: Path, trainer: Trainer, *, predictions: int) -> None:
     with serving(root) as loader:
         wait_for_position(loader, Position(1, 2))
         with Readers(loader) as readers:
             newest = trainer.train()
             while not readers.mixed and (
-                readers.predictions < PREDICTIONS or len(readers.steps) < DIFFERENT_STEPS
+                readers.predictions < predictions or len(readers.steps) < DIFFERENT_STEPS
             ):
                 newest = trainer.train()
             wait_for_position(loader, newest)
@@ -190,19 +198,35 @@ def test_version_changes_inside_the_hold_that_changes_the_rows(trained: tuple[Pa
     assert [rows for rows, _ in answers] == [step for _, step in answers]
 
 
-@pytest.mark.parametrize(
+IN_EVERY_WAY = pytest.mark.parametrize(
     "limits",
     [{}, {"undo_bytes": 0}, {"undo_bytes": 0, "full_diff_bytes": 0, "slice_bytes": 4096}],
     ids=["by-undo", "through-a-staged-full", "through-a-full-beside"],
 )
+
+
+@IN_EVERY_WAY
 def test_no_answer_mixes_steps_when_the_history_forks(
     trained: tuple[Path, Trainer], limits: dict[str, int]
 ) -> None:
-    root, trainer = trained
+    predict_while_the_history_forks(*trained, limits, forks=1)
+
+
+@pytest.mark.soak
+@IN_EVERY_WAY
+def test_no_answer_mixes_steps_when_the_history_forks_again_and_again(
+    trained: tuple[Path, Trainer], limits: dict[str, int]
+) -> None:
+    predict_while_the_history_forks(*trained, limits, forks=10)
+
+
+def predict_while_the_history_forks(
+    root: Path, trainer: Trainer, limits: dict[str, int], *, forks: int
+) -> None:
     with serving(root, **limits) as loader:
         wait_for_position(loader, Position(1, 2))
         with Readers(loader) as readers:
-            for _ in range(2):
+            for _ in range(forks):
                 trainer.train()
                 wait_for_position(loader, trainer.train())
                 trainer = rewind(trainer)
