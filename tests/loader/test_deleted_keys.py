@@ -83,7 +83,7 @@ def test_a_rollback_over_many_deltas_brings_back_exactly_what_was(training: Trai
     """Each delta deletes a key, brings one back and deals rows that others had."""
     with serving(tmp_path) as loader:
         served = {}
-        for number in range(60):
+        for number in range(36):
             remove = [number, 1 + number % 4]
             position = training.commit([number + 5, number + 6, 1 + (number + 2) % 4], remove)
             wait_for_position(loader, position)
