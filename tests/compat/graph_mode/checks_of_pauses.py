@@ -39,7 +39,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
-CUTS, COMMITS = 150, 40
+CUTS, COMMITS = 150, 20
 IDS = np.arange(4, dtype=np.int64)
 BY_TIME: dict[str, Any] = {
     "save_incremental_checkpoint_steps": None,
