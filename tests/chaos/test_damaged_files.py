@@ -56,9 +56,10 @@ def survive(rig: Rig, path: Path, fault: Fault, *, before: Position, after: Posi
 
 
 def flips(path: Path, count: int | None, name: str) -> Iterator[bytes]:
-    """The content with one bit flipped: in every byte, or in so many random ones."""
+    """The content with one bit flipped: in every other byte, or in so many random ones."""
     chance, good = seeded(name), path.read_bytes()
-    places = range(len(good)) if count is None else sorted(chance.sample(range(len(good)), count))
+    every_other = range(chance.randrange(2), len(good), 2)
+    places = every_other if count is None else sorted(chance.sample(range(len(good)), count))
     for place in places:
         bad = bytearray(good)
         bad[place] ^= 1 << chance.randrange(8)

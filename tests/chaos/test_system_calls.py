@@ -129,7 +129,7 @@ def count_survived(
     return done
 
 
-@pytest.mark.parametrize("is_full, step", [(False, 1), (True, 3)], ids=["delta", "full"])
+@pytest.mark.parametrize("is_full, step", [(False, 1), (True, 4)], ids=["delta", "full"])
 def test_a_fault_before_any_call_of_an_update(
     deployment: WatchedDeployment, is_full: bool, step: int
 ) -> None:
@@ -169,11 +169,11 @@ def failing(error: int) -> Action:
     return lambda _: error
 
 
-@pytest.mark.parametrize("is_full, step", [(False, 1), (True, 2)], ids=["delta", "full"])
+@pytest.mark.parametrize("is_full, step", [(False, 1), (True, 3)], ids=["delta", "full"])
 def test_a_write_that_fails_costs_one_commit_and_no_row(
     deployment: WatchedDeployment, is_full: bool, step: int
 ) -> None:
-    """Of the many calls of a full every other one; every call, with every error, in soak."""
+    """Of the many calls of a full every third one; every call, with every error, in soak."""
     numbers = itertools.count(1 + deployment.chance.randrange(step), step)
     errors = zip(numbers, itertools.cycle(WRITE_ERRORS))
     assert count_failed_commits(deployment, errors, is_full=is_full) >= LEAST_CALLS
