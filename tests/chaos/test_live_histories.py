@@ -19,7 +19,7 @@ from tests.loader.step_model import ROWS, KeyedStepModel, Trainer, bring_back, f
 
 pytestmark = pytest.mark.I4
 
-CI_CROWD, SOAK_CROWD = 600, 10_000
+CI_CROWD, SOAK_CROWD = 250, 10_000
 # What one of the crowd takes on a disk, generously.
 DELTA_BYTES = 64 * 1024
 
