@@ -33,8 +33,6 @@ from tests.loader.step_model import (
 )
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.optimized
-
 StartTrainer = Callable[[], Trainer]
 COMMITS = 30
 
