@@ -18,7 +18,8 @@ from tests.io.models import bits, every_class
 from tests.io.resumed_training import FRESH_SEED, STEPS, predict
 from tests.keras.small_models import fit
 
-pytestmark = pytest.mark.I1
+# As in the processes that go on: the graph optimizer changes the last bits.
+pytestmark = [pytest.mark.I1, pytest.mark.optimized]
 
 
 def test_a_new_process_goes_on_as_if_training_had_never_stopped(tmp_path: Path) -> None:

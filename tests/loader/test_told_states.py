@@ -194,5 +194,5 @@ def test_a_status_waits_for_no_update(tmp_path: Path) -> None:
         with gate.exclusive(), ThreadPoolExecutor(1) as asking:
             told = asking.submit(loader.status).result(LIMIT_SECONDS)
         assert {table.key: table.rows for table in told.tables} == before
-        assert before["keyed/rows"] == ROWS + 2
+        assert before["keyed/rows"] == trainer.model.keyed.counts.numpy()[0] > ROWS
     trainer.close()
