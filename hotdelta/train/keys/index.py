@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from hotdelta.chain.format.key_index import COUNTS_SHAPE, PLACES
+from hotdelta.chain.format.key_index import COUNTS_SHAPE, PLACES, mask_of
 from hotdelta.train.keys.free_rows import FreeRows
 from hotdelta.train.rows.outside_writes import tell_of_rows
 from hotdelta.train.tables.growth import Growth
@@ -29,6 +31,11 @@ ROWS, BUCKETS, MASK = 0, 1, 2
 
 WriteRows = Callable[[tf.Tensor, tf.Tensor], list[tf.Operation]]
 Admit = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+
+
+def first_counts() -> npt.NDArray[np.int64]:
+    """Of an index without keys."""
+    return np.array([1, FEWEST_BUCKETS, mask_of(FEWEST_BUCKETS)], np.int64)
 
 
 def buckets_for(rows: int) -> int:

@@ -20,7 +20,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
 from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.keys.free_rows import FreeRows
-from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, RowIndex, buckets_for
+from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, RowIndex, buckets_for, first_counts
 from hotdelta.train.keys.initial_rows import KeyedRows
 from hotdelta.train.keys.policies import NO_EVICTION, Admission, Eviction
 from hotdelta.train.keys.upkeep import FIRST_USAGE, USAGE_COLUMNS, TableUpkeep
@@ -75,7 +75,7 @@ class TableSettings:
 
     @property
     def first_counts(self) -> Array:
-        return np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
+        return first_counts()
 
     @property
     def waiting(self) -> WaitingLayout | None:

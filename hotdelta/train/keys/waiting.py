@@ -25,6 +25,7 @@ from hotdelta.train.keys.index import (
     KeyIndex,
     buckets_for,
     done,
+    first_counts,
     where_true,
 )
 from hotdelta.train.keys.initial_rows import random_words, u64
@@ -286,9 +287,8 @@ class WaitingLayout:
     def of(cls, policy: Admission, *, max_rows: int) -> WaitingLayout:
         match policy:
             case SeenTimes():
-                counts = np.array([1, FEWEST_BUCKETS, key_index.mask_of(FEWEST_BUCKETS)], np.int64)
                 shape = buckets_for(_room(policy, max_rows)), key_index.BUCKET_COLUMNS
-                return cls("keys", counts, shape, first_rows=FEWEST_BUCKETS)
+                return cls("keys", first_counts(), shape, first_rows=FEWEST_BUCKETS)
             case SeenTimesInFilter():
                 kind = f"filter-{policy.blocks}-{policy.counters}"
                 counts = np.array([policy.blocks, 0, 0], np.int64)
