@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from hotdelta.errors import NotReadyError, UnknownModelError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from hotdelta.errors import HotdeltaError, NotReadyError, UnknownModelError
+from server.http.error_responses import error_response, json_response
 from server.served_model import ServedModel
 
 
@@ -59,6 +65,16 @@ class ServedTarget:
             raise UnknownModelError(f"there is no label {target.label!r}", hint="this server has none")
         target.require_version(version)
         return version
+
+
+def tell(path: str, document: Callable[[str], Any], *, is_call: bool) -> Response:
+    """What a GET is answered: the document of the path. A path that is a call is asked by POST alone."""
+    if is_call:
+        raise HTTPException(405, headers={"Allow": "POST"})
+    try:
+        return json_response(document(path))
+    except HotdeltaError as error:
+        return error_response(error)
 
 
 def unknown_path(method: str, path: str) -> UnknownModelError:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -15,30 +14,9 @@ from server import app as app_module
 from server.app import create_app
 from server.predict.position_wait import PositionWait
 from server.settings import Settings
+from tests.server.conftest import Serve
 from tests.server.fake_model import FakeModel
 from tests.waiting import wait_until
-
-Serve = Callable[..., TestClient]
-
-
-@pytest.fixture
-def model() -> FakeModel:
-    return FakeModel()
-
-
-@pytest.fixture
-def serve(model: FakeModel) -> Iterator[Serve]:
-    clients = []
-
-    def start(served: FakeModel = model, /, **options: Any) -> TestClient:
-        settings = Settings(Path("export"), Path("run"), **options)
-        client = TestClient(create_app(settings, served), raise_server_exceptions=False)
-        clients.append(client.__enter__())
-        return clients[-1]
-
-    yield start
-    for client in clients:
-        client.__exit__(None, None, None)
 
 
 def test_a_prediction_carries_its_version_in_body_and_header(serve: Serve) -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,15 +13,15 @@ from starlette.types import ASGIApp, Scope
 
 import hotdelta
 from hotdelta.chain import TensorSpec
-from hotdelta.errors import HotdeltaError, NotReadyError, RequestError
-from server.http.error_responses import error_response, json_response
+from hotdelta.errors import NotReadyError, RequestError
+from server.http.error_responses import json_response
 from server.predict.data_plane import DataPlane
 from server.predict.request import DEFAULT_SIGNATURE
 from server.predict.route import answer_of
 from server.protocols.open_inference.answer import write_answer
 from server.protocols.open_inference.datatypes import datatype_of
 from server.protocols.open_inference.request import read_request
-from server.protocols.targets import ServedTarget, Target, unknown_path
+from server.protocols.targets import ServedTarget, Target, tell, unknown_path
 
 V2 = "/v2"
 INFERENCE_ROUTES = {
@@ -92,12 +91,7 @@ class OpenInference:
     async def describe(self, request: Request) -> Response:
         """GET: the server, its health, the model."""
         path = request.scope["path"]
-        if is_inference_call(path):
-            raise HTTPException(405, headers={"Allow": "POST"})
-        try:
-            return json_response(self._document(path))
-        except HotdeltaError as error:
-            return error_response(error)
+        return tell(path, self._document, is_call=is_inference_call(path))
 
     def _document(self, path: str) -> dict[str, Any]:
         if path == V2:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
-from hotdelta.errors import HotdeltaError, RequestError
-from server.http.error_responses import error_response, json_response
+from hotdelta.errors import RequestError
 from server.predict.data_plane import DataPlane
 from server.predict.route import answer_of
-from server.protocols.targets import ServedTarget, Target, unknown_path
+from server.protocols.targets import ServedTarget, Target, tell, unknown_path
 from server.protocols.tensorflow_serving.answer import write_answer
 from server.protocols.tensorflow_serving.documents import metadata_document, status_document
 from server.protocols.tensorflow_serving.request import read_request
@@ -72,12 +70,7 @@ class TensorFlowServing:
     async def describe(self, request: Request) -> Response:
         """GET .../NAME, and .../NAME/metadata."""
         path = request.scope["path"]
-        if is_serving_call(path):
-            raise HTTPException(405, headers={"Allow": "POST"})
-        try:
-            return json_response(self._document(path))
-        except HotdeltaError as error:
-            return error_response(error)
+        return tell(path, self._document, is_call=is_serving_call(path))
 
     def _document(self, path: str) -> dict[str, Any]:
         match = _DOCUMENT.fullmatch(path)

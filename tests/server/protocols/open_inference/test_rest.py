@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,33 +10,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from hotdelta.chain import Position
-from server.app import create_app
-from server.settings import Settings
+from tests.server.conftest import Serve
 from tests.server.fake_model import FakeModel
 
-Serve = Callable[..., TestClient]
 INFER = "/v2/models/fake/infer"
 IDS = {"name": "ids", "shape": [2, 2], "datatype": "INT64", "data": [[1, 2], [3, 4]]}
 SCORE = {"name": "score", "datatype": "FP32", "shape": [2], "data": [3.0, 7.0]}
-
-
-@pytest.fixture
-def model() -> FakeModel:
-    return FakeModel()
-
-
-@pytest.fixture
-def serve(model: FakeModel) -> Iterator[Serve]:
-    clients = []
-
-    def start(**options: Any) -> TestClient:
-        app = create_app(Settings(Path("export"), Path("run"), **options), model)
-        clients.append(TestClient(app, raise_server_exceptions=False).__enter__())
-        return clients[-1]
-
-    yield start
-    for client in clients:
-        client.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [1, 2, 3, 4]])

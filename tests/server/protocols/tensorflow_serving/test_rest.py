@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
-from server.app import create_app
 from server.settings import Settings
+from tests.server.conftest import Serve
 from tests.server.fake_model import FakeModel
 
-Serve = Callable[..., TestClient]
 PREDICT = "/v1/models/fake:predict"
-
-
-@pytest.fixture
-def model() -> FakeModel:
-    return FakeModel()
-
-
-@pytest.fixture
-def serve(model: FakeModel) -> Iterator[Serve]:
-    clients = []
-
-    def start(**options: Any) -> TestClient:
-        app = create_app(Settings(Path("export"), Path("run"), **options), model)
-        clients.append(TestClient(app, raise_server_exceptions=False).__enter__())
-        return clients[-1]
-
-    yield start
-    for client in clients:
-        client.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,37 @@
+"""An application in front of a fake model, for tests of what its routes answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from server.app import create_app
+from server.settings import Settings
+from tests.server.fake_model import FakeModel
+
+Serve = Callable[..., TestClient]
+
+
+@pytest.fixture
+def model() -> FakeModel:
+    return FakeModel()
+
+
+@pytest.fixture
+def serve(model: FakeModel) -> Iterator[Serve]:
+    """Starts one, of another model if it is given one, with these settings."""
+    clients = []
+
+    def start(served: FakeModel = model, /, **options: Any) -> TestClient:
+        settings = Settings(Path("export"), Path("run"), **options)
+        client = TestClient(create_app(settings, served), raise_server_exceptions=False)
+        clients.append(client.__enter__())
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.__exit__(None, None, None)
