@@ -24,12 +24,12 @@ from server.http import error_responses
 from server.http.body_route import BodyRoute, Respond
 from server.http.connection_limits import BufferedBytes, ConnectionLimits
 from server.http.openapi import describe
+from server.models.models import Entry, Models
 from server.predict.batching import Batcher
 from server.predict.data_plane import DataPlane
 from server.predict.position_wait import PositionWait
 from server.predict.route import PredictRoute
 from server.protocols.open_inference.rest import OpenInference, is_inference_call
-from server.protocols.targets import ServedTarget
 from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
 from server.served_model import ServedModel
 from server.settings import Settings
@@ -83,8 +83,8 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         settings.max_connections, settings.client_timeout_seconds, BufferedBytes(settings.max_buffered_bytes)
     )
     plane = DataPlane(loader, batcher, PositionWait(live_position), max_wait_ms=settings.max_wait_ms)
-    served = ServedTarget(loader, model_name=settings.model_name)
-    serving, inference = TensorFlowServing(plane, served), OpenInference(plane, served)
+    models = Models(Entry(plane, given_name=settings.model_name))
+    serving, inference = TensorFlowServing(models), OpenInference(models)
 
     def route(respond: Respond) -> ASGIApp:
         bodies = BodyRoute(respond, max_body_bytes=settings.max_body_bytes, buffered=limits.buffered)

@@ -1,9 +1,9 @@
-"""The paths of the Open Inference Protocol, for the one model that is served here."""
+"""The paths of the Open Inference Protocol."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -12,16 +12,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
 import hotdelta
-from hotdelta.chain import TensorSpec
+from hotdelta.chain import SignatureSpec, TensorSpec
 from hotdelta.errors import NotReadyError, RequestError
 from server.http.error_responses import json_response
-from server.predict.data_plane import DataPlane
+from server.models.models import Entry, Models
 from server.predict.request import DEFAULT_SIGNATURE
 from server.predict.route import answer_of
 from server.protocols.open_inference.answer import write_answer
 from server.protocols.open_inference.datatypes import datatype_of
 from server.protocols.open_inference.request import read_request
-from server.protocols.targets import ServedTarget, Target, tell, unknown_path
+from server.protocols.paths import target_of, tell, unknown_path
 
 V2 = "/v2"
 INFERENCE_ROUTES = {
@@ -51,9 +51,8 @@ def is_inference_call(path: str) -> bool:
 class OpenInference:
     """Translates paths, JSON and bytes. Belongs to the event loop."""
 
-    def __init__(self, plane: DataPlane, served: ServedTarget) -> None:
-        self._plane = plane
-        self._served = served
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     def routes(self, call: ASGIApp) -> list[Route]:
         """What FastAPI is to know: which methods the paths have, and what is no call."""
@@ -71,15 +70,15 @@ class OpenInference:
             if scope["path"] == _INDEX:
                 return json_response(self._index())
             raise unknown_path(scope["method"], scope["path"])
-        target = Target.of(match)
-        self._served.require(target)
+        target = target_of(match)
+        plane = self._models.find(target)[0].plane
         request = read_request(
             body,
             json_size=_json_size(scope),
-            signatures=self._plane.signatures,
-            max_wait_ms=self._plane.max_wait_ms,
+            signatures=plane.signatures,
+            max_wait_ms=plane.max_wait_ms,
         )
-        outputs, version = await self._plane.predict(request.asked)
+        outputs, version = await plane.predict(request.asked)
         target.require_version(version.export_version)
         answer = write_answer(request, target.name, outputs, version)
         response = answer_of(answer.content, version)
@@ -100,41 +99,45 @@ class OpenInference:
         if path == f"{V2}/health/live":
             return {"live": True}
         if path == f"{V2}/health/ready":
-            self._require_ready()
+            for entry in self._models.entries():
+                _require_ready(entry)
             return {"ready": True}
         found = _DOCUMENT.fullmatch(path)
         if found is None:
             raise unknown_path("GET", path)
-        version = self._served.require(Target.of(found))
+        entry, version = self._models.find(target_of(found))
         if found["ready"] is not None:
-            self._require_ready()
+            _require_ready(entry)
             return {"name": found["name"], "ready": True}
-        return self._metadata(found["name"], version)
-
-    def _require_ready(self) -> None:
-        status = self._plane.model.status()
-        if not status.is_ready:
-            raise NotReadyError(status.reason or "no model is served yet", hint="GET /readyz says more")
-
-    def _metadata(self, name: str, version: int) -> dict[str, Any]:
-        """Of the signature that is asked when a request names none; without one of that name, of the first."""
-        signatures = self._plane.signatures
-        spec = signatures.get(DEFAULT_SIGNATURE) or next(iter(signatures.values()), None)
-        return {
-            "name": name,
-            "versions": [str(version)],
-            "platform": "tensorflow_savedmodel",
-            "inputs": _tensors(spec.inputs if spec else ()),
-            "outputs": _tensors(spec.outputs if spec else ()),
-        }
+        return _metadata(found["name"], version, entry.plane.signatures)
 
     def _index(self) -> list[dict[str, str]]:
-        status = self._plane.model.status()
-        if self._served.name is None or status.export_version is None:
-            return []
-        state = "READY" if status.is_ready else "UNAVAILABLE"
-        version = str(status.export_version)
-        return [{"name": self._served.name, "version": version, "state": state, "reason": status.reason}]
+        listed = []
+        for entry in self._models.entries():
+            name, status = entry.name, entry.plane.model.status()
+            if name is not None and status.export_version is not None:
+                state = "READY" if status.is_ready else "UNAVAILABLE"
+                version = str(status.export_version)
+                listed.append({"name": name, "version": version, "state": state, "reason": status.reason})
+        return listed
+
+
+def _require_ready(entry: Entry) -> None:
+    status = entry.plane.model.status()
+    if not status.is_ready:
+        raise NotReadyError(status.reason or "no model is served yet", hint="GET /readyz says more")
+
+
+def _metadata(name: str, version: int, signatures: Mapping[str, SignatureSpec]) -> dict[str, Any]:
+    """Of the signature that is asked when a request names none; without one of that name, of the first."""
+    spec = signatures.get(DEFAULT_SIGNATURE) or next(iter(signatures.values()), None)
+    return {
+        "name": name,
+        "versions": [str(version)],
+        "platform": "tensorflow_savedmodel",
+        "inputs": _tensors(spec.inputs if spec else ()),
+        "outputs": _tensors(spec.outputs if spec else ()),
+    }
 
 
 def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:

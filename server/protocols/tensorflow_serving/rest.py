@@ -1,4 +1,4 @@
-"""The paths of TensorFlow Serving's REST API, for the one model that is served here."""
+"""The paths of TensorFlow Serving's REST API."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
 from hotdelta.errors import RequestError
-from server.predict.data_plane import DataPlane
+from server.models.models import Models
 from server.predict.route import answer_of
-from server.protocols.targets import ServedTarget, Target, tell, unknown_path
+from server.protocols.paths import target_of, tell, unknown_path
 from server.protocols.tensorflow_serving.answer import write_answer
 from server.protocols.tensorflow_serving.documents import metadata_document, status_document
 from server.protocols.tensorflow_serving.request import read_request
@@ -42,9 +42,8 @@ def is_serving_call(path: str) -> bool:
 class TensorFlowServing:
     """Translates paths and JSON. Belongs to the event loop."""
 
-    def __init__(self, plane: DataPlane, served: ServedTarget) -> None:
-        self._plane = plane
-        self._served = served
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     def routes(self, call: ASGIApp) -> list[Route]:
         """What FastAPI is to know: which methods the paths have, and what is no call."""
@@ -60,10 +59,10 @@ class TensorFlowServing:
             raise unknown_path(scope["method"], scope["path"])
         if match["method"].lower() != "predict":
             raise _other_method(match["method"].lower())
-        target = Target.of(match)
-        self._served.require(target)
-        asked = read_request(body, self._plane.signatures, max_wait_ms=self._plane.max_wait_ms)
-        outputs, version = await self._plane.predict(asked)
+        target = target_of(match)
+        plane = self._models.find(target)[0].plane
+        asked = read_request(body, plane.signatures, max_wait_ms=plane.max_wait_ms)
+        outputs, version = await plane.predict(asked)
         target.require_version(version.export_version)
         return answer_of(write_answer(outputs, rows=asked.rows), version)
 
@@ -76,10 +75,10 @@ class TensorFlowServing:
         match = _DOCUMENT.fullmatch(path)
         if match is None:
             raise unknown_path("GET", path)
-        version = self._served.require(Target.of(match))
+        entry, version = self._models.find(target_of(match))
         if match["metadata"] is None:
             return status_document(version)
-        return metadata_document(match["name"], version, self._plane.signatures)
+        return metadata_document(match["name"], version, entry.plane.signatures)
 
 
 def _other_method(method: str) -> RequestError:
