@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from hotdelta.chain.format import key_index
 from hotdelta.chain.format.key_index import PLACES
 from hotdelta.train.keys.index import KeyIndex
-from hotdelta.train.rows.outside_writes import tell_of_rows
+from hotdelta.train.rows.outside_writes import tell_now
+from hotdelta.train.tables.cells import cells_of
 from hotdelta.train.tables.key_upkeep import Ids
-from hotdelta.train.tables.row_values import gather_rows
 
 # After each commit so many buckets are examined, or one in so many: all of them within so many commits.
 LEAST_BUCKETS = 1024
@@ -61,7 +60,7 @@ class EntrySweep:
         return self.entries_in(np.sort(numbers[numbers < buckets]))
 
     def entries_in(self, buckets: Ids) -> Entries:
-        held = gather_rows(self._index.buckets, buckets)
+        held = cells_of(self._index.buckets).gather(buckets)
         at, places = np.nonzero(held[:, PLACES:])
         return Entries(buckets[at], places, held[at, places], held[at, PLACES + places])
 
@@ -73,6 +72,5 @@ class EntrySweep:
     def take_out(self, entries: Entries) -> None:
         """Empty their places. Whoever counts keys counts them."""
         at = np.stack([entries.buckets, PLACES + entries.places], axis=1)
-        nothing = np.zeros(len(at), np.int64)
-        tf.raw_ops.ResourceScatterNdUpdate(ref=self._index.buckets.handle, indices=at, updates=nothing)
-        tell_of_rows(self._index.buckets, (), tf.constant(np.unique(entries.buckets)))
+        cells_of(self._index.buckets).write_at(at, np.zeros(len(at), np.int64))
+        tell_now(self._index.buckets, np.unique(entries.buckets))

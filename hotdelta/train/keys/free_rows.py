@@ -7,6 +7,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta.tensorflow_internals import ResourceVariable
+from hotdelta.train.tables.cells import cells_of, slice_of
 from hotdelta.train.tables.growth import reserved
 
 Ids = npt.NDArray[np.int64]
@@ -46,7 +47,7 @@ class FreeRows:
 
     @property
     def count(self) -> int:
-        return int(self._count.numpy())
+        return int(cells_of(self._count).value())
 
     def read(self) -> Ids:
         return self._read(0, self.count)
@@ -68,18 +69,16 @@ class FreeRows:
     @property
     def is_broken_off(self) -> bool:
         """Between two steps: one of them was broken off while it dealt rows."""
-        return bool(self._begun.numpy())
+        return bool(cells_of(self._begun).value())
 
     def note_counted(self) -> None:
         """What it has left behind is known."""
-        self._begun.assign(0)
+        cells_of(self._begun).assign(0)
 
     def _write(self, first: int, rows: Ids) -> None:
         places = np.arange(first, first + len(rows), dtype=np.int64)
-        tf.raw_ops.ResourceScatterUpdate(resource=self._rows.handle, indices=places, updates=rows)
-        self._count.assign(first + len(rows))
+        cells_of(self._rows).write(places, rows)
+        cells_of(self._count).assign(first + len(rows))
 
     def _read(self, first: int, end: int) -> Ids:
-        places = np.arange(first, end, dtype=np.int64)
-        read = tf.raw_ops.ResourceGather(resource=self._rows.handle, indices=places, dtype=tf.int64)
-        return np.asarray(read.numpy(), np.int64)
+        return slice_of(self._rows, first, end)

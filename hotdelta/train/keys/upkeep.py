@@ -23,10 +23,11 @@ from hotdelta.train.keys.free_rows import FreeRows
 from hotdelta.train.keys.index import KeyIndex
 from hotdelta.train.keys.policies import Eviction, Examined
 from hotdelta.train.keys.waiting import Waiting
-from hotdelta.train.rows.outside_writes import tell_of_rows
+from hotdelta.train.rows.outside_writes import tell_now
+from hotdelta.train.tables.cells import cells_of, slice_of
 from hotdelta.train.tables.growth import Growth
 from hotdelta.train.tables.key_upkeep import UNKNOWN, Ids, KeyState, Moment
-from hotdelta.train.tables.row_values import Array, gather_rows, read_slice
+from hotdelta.train.tables.row_values import Array
 
 logger = logging.getLogger(__name__)
 
@@ -142,14 +143,14 @@ class TableUpkeep:
                 self._waiting.begin(now)
             if self._usage is not None:
                 for first, end in row_ranges(self._growth.in_use(), _SLICE_ROWS):
-                    usage = read_slice(self._usage, first, end - first)
+                    usage = slice_of(self._usage, first, end)
                     self.stamp(first + np.flatnonzero(usage[:, STEP] == UNKNOWN), now)
 
     def _rows_without_key(self) -> Ids:
         is_free = np.ones(self._growth.in_use(), np.bool_)
         is_free[0] = False
         for first, end in row_ranges(self._index.growth.in_use(), _SLICE_ROWS):
-            held = read_slice(self._index.buckets, first, end - first)
+            held = slice_of(self._index.buckets, first, end)
             is_free[held[:, PLACES:].reshape(-1)] = False
         return np.flatnonzero(is_free).astype(np.int64)
 
@@ -162,7 +163,7 @@ class TableUpkeep:
             return
         at = np.stack([np.repeat(ids, 2), np.tile([STEP, SECOND], len(ids))], axis=1)
         values = np.tile(np.array([now.step, now.second], np.int64), len(ids))
-        tf.raw_ops.ResourceScatterNdUpdate(ref=self._usage.handle, indices=at, updates=values)
+        cells_of(self._usage).write_at(at, values)
 
     def cut(self) -> KeyState:
         """What a delta says of the keys; with the lock held since before its rows were taken."""
@@ -172,7 +173,7 @@ class TableUpkeep:
             # A key that got its row after the newest commit is not in it.
             is_old = self._removed.times < self._dealt.first_times(self._removed.rows)
             gone = np.unique(self._removed_keys[is_old])
-            gone = gone[self._find(gone) == 0]
+            gone = np.setdiff1d(gone, self._turns.entries_of(gone).keys)
             self._epoch += 1
             live, parent = None if self._free.is_broken_off else self._live(), self._parent_live
             new = None if live is None or parent is None else live - parent + len(gone)
@@ -264,7 +265,7 @@ class TableUpkeep:
         ready, self._ready = self._ready, np.empty(0, np.int64)
         if len(ready):
             self._growth.reset_slots(ready)
-            tell_of_rows(self._rows, (), tf.constant(ready))
+            tell_now(self._rows, ready)
             self._free.put(ready)
             self._known_free = self._free.count
 
@@ -283,11 +284,11 @@ class TableUpkeep:
 
     def _examine(self, entries: Entries, now: Moment) -> Examined:
         """A row that was trained before event times were told counts as trained with the next cut."""
-        usage = gather_rows(self._usage, entries.numbers)
+        usage = cells_of(self._usage).gather(entries.numbers)
         if self._eviction.needs_event_times and now.second != UNKNOWN:
             unknown = entries.numbers[usage[:, SECOND] == UNKNOWN]
             if len(unknown):
-                tell_of_rows(self._rows, (), tf.constant(unknown))
+                tell_now(self._rows, unknown)
         return Examined(
             counts=usage[:, COUNT],
             steps=usage[:, STEP],
@@ -296,7 +297,7 @@ class TableUpkeep:
         )
 
     def _half_squares(self, rows: Ids) -> Array:
-        values = gather_rows(self._rows, rows).astype(np.float32)
+        values = cells_of(self._rows).gather(rows).astype(np.float32)
         return np.asarray(0.5 * np.einsum("ij,ij->i", values, values))
 
     def _remove(self, entries: Entries) -> None:
@@ -305,9 +306,6 @@ class TableUpkeep:
         self._turns.take_out(entries)
         self._note_removed(entries.keys, entries.numbers)
         self._freed.add(entries.numbers, self._time, self._epoch)
-
-    def _find(self, keys: Ids) -> Ids:
-        return np.asarray(self._index.find(tf.constant(keys, tf.int64)).numpy(), np.int64)
 
     def _warn_of_missing_times(self, now: Moment) -> None:
         if self._eviction.needs_event_times and now.second == UNKNOWN and not self._has_warned:

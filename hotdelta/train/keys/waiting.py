@@ -37,7 +37,8 @@ from hotdelta.train.keys.policies import (
     SeenTimes,
     SeenTimesInFilter,
 )
-from hotdelta.train.rows.outside_writes import tell_of_all, tell_of_rows
+from hotdelta.train.rows.outside_writes import tell_now, tell_of_all, tell_of_rows
+from hotdelta.train.tables.cells import cells_of
 from hotdelta.train.tables.growth import Growth, WaitingVariables, write_first_rows
 from hotdelta.train.tables.key_upkeep import Ids, Moment
 
@@ -126,17 +127,18 @@ class WaitingKeys:
 
     def begin(self, now: Moment) -> None:
         """Counts them: a step that was broken off may have entered fewer than it counted."""
-        self._now.assign(now.step)
+        cells_of(self._now).assign(now.step)
         in_use = self._buckets_in_use()
         held = (len(self._turns.entries_in(buckets).keys) for buckets in in_use)
-        counts = self._counts.numpy()
-        self._counts.assign([1 + sum(held), *counts[1:]])
+        counts = cells_of(self._counts)
+        counts.assign([1 + sum(held), *counts.value()[1:]])
 
     def sweep(self, now: Moment) -> None:
         # What was seen since the last sweep is stamped with the step of that one: judged by it, nothing goes early.
-        told = Moment(int(self._now.numpy()))
-        self._now.assign(now.step)
-        live = int(self._counts.numpy()[ROWS]) - 1
+        told_step = cells_of(self._now)
+        told = Moment(int(told_step.value()))
+        told_step.assign(now.step)
+        live = int(cells_of(self._counts).value()[ROWS]) - 1
         entries = self._turns.next_entries(live=live, excess=self._forgetting.excess(live))
         examined = Examined(
             counts=entries.numbers & _COUNT_MASK,
@@ -152,14 +154,17 @@ class WaitingKeys:
     def _forget(self, gone: Entries) -> None:
         if len(gone.keys):
             self._turns.take_out(gone)
-            self._index.count(tf.constant(-len(gone.keys), tf.int64))
+            counts = cells_of(self._counts)
+            waiting, *extent = counts.value()
+            counts.assign([waiting - len(gone.keys), *extent])
 
     def forget_all(self) -> None:
         for buckets in self._buckets_in_use():
             empty = np.zeros((len(buckets), key_index.BUCKET_COLUMNS), np.int64)
             write_first_rows(self._buckets, iter([(int(buckets[0]), empty)]))
         # What is in use stays in use: no table of a chain shrinks.
-        self._counts.assign([1, *self._counts.numpy()[1:]])
+        counts = cells_of(self._counts)
+        counts.assign([1, *counts.value()[1:]])
         tell_of_all(self._buckets, ())
 
     def _buckets_in_use(self) -> Iterator[Ids]:
@@ -215,14 +220,13 @@ class WaitingFilter:
 
     def sweep(self, now: Moment) -> None:
         del now
-        blocks, seen, set_back = (int(count) for count in self._counts.numpy())
+        blocks, seen, set_back = (int(count) for count in cells_of(self._counts).value())
         due = seen * blocks // self._policy.keys
         numbers = np.arange(max(set_back, due - blocks), due, dtype=np.int64) % blocks
         if len(numbers):
-            nothing = tf.zeros([len(numbers), FILTER_COLUMNS], tf.uint8)
-            tf.raw_ops.ResourceScatterUpdate(resource=self._blocks.handle, indices=numbers, updates=nothing)
-            tell_of_rows(self._blocks, (), tf.constant(numbers))
-            self._counts.assign([blocks, seen, due])
+            cells_of(self._blocks).write(numbers, np.zeros([len(numbers), FILTER_COLUMNS], np.uint8))
+            tell_now(self._blocks, numbers)
+            cells_of(self._counts).assign([blocks, seen, due])
 
     def remove(self, keys: Ids) -> None:
         """Others are counted in the same places."""
@@ -230,7 +234,7 @@ class WaitingFilter:
     def forget_all(self) -> None:
         layout = WaitingLayout.of(self._policy, max_rows=0)
         write_first_rows(self._blocks, layout.first_slices())
-        self._counts.assign(layout.first_counts)
+        cells_of(self._counts).assign(layout.first_counts)
         tell_of_all(self._blocks, ())
 
 
@@ -263,7 +267,7 @@ class Draws:
         """Nothing is known of any."""
 
     def forget_all(self) -> None:
-        self._counts.assign([0])
+        cells_of(self._counts).assign([0])
 
 
 # Odd, so that the draws of one key do not come again.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta.tensorflow_internals import PRIVATE_WRITES, function_around, is_traced_function
@@ -25,6 +27,7 @@ WHOLE_WRITES = (
 )
 _WATCHERS = "_hotdelta_watchers"
 _TOLD_BY = "_hotdelta_told_by"
+_TELL_BY = "_hotdelta_tell_by"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +70,20 @@ def tell_of_rows(variable: tf.Variable, written: Sequence[Any], rows: tf.Tensor)
         for watcher in _watchers(variable):
             watcher.on_rows(rows)
     _note_function(variable)
+
+
+def tell_now(variable: tf.Variable, rows: npt.NDArray[np.int64]) -> None:
+    """These rows are due at the next save. Between two steps, outside of every graph."""
+    tell = vars(variable).get(_TELL_BY)
+    if tell is None:
+        tell_of_rows(variable, (), tf.constant(rows))
+    else:
+        tell(rows)
+
+
+def tell_through(variable: tf.Variable, tell: Callable[[npt.NDArray[np.int64]], None]) -> None:
+    """From now on `tell_now` calls this: where a Session runs the graph, nothing else can."""
+    setattr(variable, _TELL_BY, tell)
 
 
 def functions_that_told(variable: tf.Variable) -> list[tf.Graph]:

@@ -115,7 +115,7 @@ class TouchedTable:
 
     def _fill_slots(self) -> None:
         if self.table.values.growth is not None:
-            self.table.values.growth.fill_slots()
+            self.table.values.growth.fill_now()
 
     def _block(self, item: RowVariable, ids: Ids) -> RowBlock:
         in_use = None if item.growth is None else item.rows

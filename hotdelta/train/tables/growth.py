@@ -7,7 +7,7 @@ is written is anything: whoever reads such a variable reads the rows in use.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta.tensorflow_internals import ResourceVariable
+from hotdelta.train.tables.cells import cells_of
 from hotdelta.train.tables.key_upkeep import Ids, Upkeep
 
 _GROWTH = "_hotdelta_growth"
@@ -52,6 +53,8 @@ class Growth:
         self.waiting: WaitingVariables | None = None
         # Whether its rows are of keys that have no row in the table itself.
         self.is_of_waiting = False
+        # Where a Session runs the graph: what runs `fill_slots` in it.
+        self.fill_by: Callable[[], None] | None = None
 
     @property
     def index(self) -> tf.Variable | None:
@@ -71,7 +74,7 @@ class Growth:
         setattr(variable, _GROWTH, self)
 
     def in_use(self) -> int:
-        return int(self.counts.numpy()[self._place])
+        return int(cells_of(self.counts).value()[self._place])
 
     def rows_in_use(self) -> tf.Tensor:
         """The same in a graph."""
@@ -97,17 +100,24 @@ class Growth:
 
         tf.cond(used > tf.reduce_min(tf.stack(filled)), fill, lambda: used)
 
+    def fill_now(self) -> None:
+        """The same between two steps."""
+        if self.fill_by is None:
+            self.fill_slots()
+        else:
+            self.fill_by()
+
     def refill_slots(self) -> None:
         """All slot rows begin anew."""
         for slot in self._slots:
-            slot.filled.assign(0)
-        self.fill_slots()
+            cells_of(slot.filled).assign(0)
+        self.fill_now()
 
     def reset_slots(self, rows: Ids) -> None:
         """These rows begin anew, when another key gets them."""
         if not len(rows):
             return
-        self.fill_slots()
+        self.fill_now()
         for slot in self._slots:
             slot.reset(rows)
 
@@ -120,7 +130,7 @@ class Growth:
         for slot in self._slots:
             variable = slot.variable
             begins = id(variable) in except_for
-            slot.filled.assign(0 if begins else self.rows_in_use())
+            cells_of(slot.filled).assign(0 if begins else self.in_use())
         if self.upkeep is not None:
             self.upkeep.forget()
             if self.waiting is not None and id(self.waiting.counts) in except_for:
@@ -157,8 +167,9 @@ class _Slot:
     def reset(self, rows: Ids) -> None:
         variable = self.variable
         if variable is not None:
-            updates = tf.repeat(self._first_row[tf.newaxis], len(rows), axis=0)
-            tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=updates)
+            cells_of(variable).write(
+                rows, np.repeat(np.asarray(self._first_row)[np.newaxis], len(rows), axis=0)
+            )
 
 
 def growth_of(variable: Any) -> Growth | None:
@@ -191,5 +202,4 @@ def reserve_variable(
 def write_first_rows(variable: tf.Variable, slices: Iterator[tuple[int, npt.NDArray[Any]]]) -> None:
     """Write (first row, rows) over the room that a variable reserves."""
     for first, rows in slices:
-        ids = np.arange(first, first + len(rows), dtype=np.int64)
-        tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=rows)
+        cells_of(variable).write(np.arange(first, first + len(rows), dtype=np.int64), rows)
