@@ -22,6 +22,7 @@ HotdeltaError
     ├── AdminOffError             nobody may give orders here
     ├── UnauthorizedError         an order carries no token, or none that is known
     ├── BodyTooLargeError         a request is larger than is allowed
+    ├── TooManyRowsError          a request has more rows than is allowed
     ├── UnknownModelError         a request names a model, version or label that is not served
     └── PositionNotReachedError   a request asks for a position that is not served yet
 
@@ -196,6 +197,14 @@ class BodyTooLargeError(RequestError):
     def __init__(self, message: str, *, max_bytes: int, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.max_bytes = max_bytes
+
+
+class TooManyRowsError(RequestError):
+    """A request has more rows than is allowed."""
+
+    def __init__(self, message: str, *, max_rows: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.max_rows = max_rows
 
 
 class UnknownModelError(RequestError):

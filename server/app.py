@@ -75,6 +75,7 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
     batcher = Batcher(
         loader.predict,
         max_batch_size=settings.max_batch_size,
+        max_rows=settings.max_rows,
         max_queue=settings.max_queue,
         workers=settings.predict_workers,
         timeout_seconds=settings.request_timeout_seconds,

@@ -96,6 +96,10 @@ class Settings:
             bounds=(1, 65536),
         ),
     )
+    max_rows: int = field(
+        default=65536,
+        metadata=_about("largest first axis of an input of one request", bounds=(1, 2**31)),
+    )
     max_queue: int = field(
         default=1024,
         metadata=_about(

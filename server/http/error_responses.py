@@ -34,6 +34,7 @@ STATUS: dict[type[errors.HotdeltaError], int] = {
     errors.AdminOffError: 403,
     errors.UnauthorizedError: 401,
     errors.BodyTooLargeError: 413,
+    errors.TooManyRowsError: 413,
     errors.UnknownModelError: 404,
     errors.PositionNotReachedError: 409,
 }

@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hotdelta.errors import DeadlineError, HotdeltaError, NotReadyError, OverloadedError, PredictionError
+from hotdelta.errors import (
+    DeadlineError,
+    HotdeltaError,
+    NotReadyError,
+    OverloadedError,
+    PredictionError,
+    TooManyRowsError,
+)
 from server.served_model import Array, ServedVersion
 
 logger = logging.getLogger(__name__)
@@ -45,10 +52,19 @@ class Batcher:
     """
 
     def __init__(
-        self, predict: Predict, *, max_batch_size: int, max_queue: int, workers: int, timeout_seconds: float
+        self,
+        predict: Predict,
+        *,
+        max_batch_size: int,
+        max_rows: int,
+        max_queue: int,
+        workers: int,
+        timeout_seconds: float,
     ) -> None:
+        """`max_rows` is for one request, `max_batch_size` for those that share a call."""
         self._call_model = predict
         self._max_batch_size = max_batch_size
+        self._max_rows = max_rows
         self._max_queue = max_queue
         self._timeout_seconds = timeout_seconds
         self._guard_queue = threading.Lock()
@@ -85,7 +101,9 @@ class Batcher:
         return all(thread.is_alive() for thread in self._threads)
 
     async def predict(self, signature: str, feeds: Mapping[str, Array]) -> Answer:
-        """Raises what the model raises, OverloadedError when the queue is full, DeadlineError when time is over."""
+        """Raises what the model raises, DeadlineError when time is over, and before the model is asked
+        TooManyRowsError, or OverloadedError when the queue is full.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._enqueue(_Job(signature, feeds, self._shareable_rows(signature, feeds), future))
@@ -102,7 +120,14 @@ class Batcher:
 
     def _shareable_rows(self, signature: str, feeds: Mapping[str, Array]) -> int:
         sizes = {len(array) if array.ndim else 0 for array in feeds.values()}
-        rows = sizes.pop() if len(sizes) == 1 else 0
+        largest = max(sizes, default=0)
+        if largest > self._max_rows:
+            raise TooManyRowsError(
+                f"the request has {largest} rows, and {self._max_rows} are allowed",
+                max_rows=self._max_rows,
+                hint="send several requests, or raise --max-rows",
+            )
+        rows = largest if len(sizes) == 1 else 0
         return rows if rows < self._max_batch_size and signature not in self._alone else 0
 
     def _enqueue(self, job: _Job) -> None:

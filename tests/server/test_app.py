@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,33 @@ def test_the_content_type_does_not_matter(serve: Serve, content_type: str | None
     headers = {} if content_type is None else {"Content-Type": content_type}
 
     assert serve().post("/predict", content=b'{"instances": [[1, 2]]}', headers=headers).status_code == 200
+
+
+def infer(rows: int) -> dict[str, object]:
+    data = [1, 2] * rows
+    return {"inputs": [{"name": "ids", "datatype": "INT64", "shape": [rows, 2], "data": data}]}
+
+
+@pytest.mark.parametrize(
+    "path, body_of",
+    [
+        ("/predict", lambda rows: {"instances": [[1, 2]] * rows}),
+        ("/predict", lambda rows: {"inputs": {"ids": [[1, 2]] * rows}}),
+        ("/v1/models/fake:predict", lambda rows: {"inputs": [[1, 2]] * rows}),
+        ("/v2/models/fake/infer", infer),
+    ],
+)
+def test_more_rows_than_allowed_never_reach_the_model(
+    serve: Serve, model: FakeModel, path: str, body_of: Callable[[int], dict[str, object]]
+) -> None:
+    client = serve(max_rows=3)
+
+    assert client.post(path, json=body_of(3)).status_code == 200
+    answer = client.post(path, json=body_of(4))
+
+    assert answer.status_code == 413
+    assert answer.json()["error"].startswith("the request has 4 rows, and 3 are allowed")
+    assert model.calls == [("serving_default", 3)]
 
 
 def test_an_id_out_of_range_is_the_fault_of_the_request(serve: Serve) -> None:

@@ -20,7 +20,13 @@ LIMIT_SECONDS = 60.0
 
 @asynccontextmanager
 async def batching(model: FakeModel, **options: Any) -> AsyncIterator[Batcher]:
-    defaults = {"max_batch_size": 8, "max_queue": 100, "workers": 1, "timeout_seconds": LIMIT_SECONDS}
+    defaults = {
+        "max_batch_size": 8,
+        "max_rows": 100,
+        "max_queue": 100,
+        "workers": 1,
+        "timeout_seconds": LIMIT_SECONDS,
+    }
     batcher = Batcher(model.predict, **{**defaults, **options})
     batcher.start()
     try:
@@ -225,7 +231,7 @@ def test_an_answer_for_nobody_does_no_harm() -> None:
     """The event loop is closed when the answer comes."""
     model, loop = FakeModel(), asyncio.new_event_loop()
     batcher = Batcher(
-        model.predict, max_batch_size=8, max_queue=100, workers=1, timeout_seconds=LIMIT_SECONDS
+        model.predict, max_batch_size=8, max_rows=8, max_queue=100, workers=1, timeout_seconds=LIMIT_SECONDS
     )
 
     async def ask_in_vain() -> None:
