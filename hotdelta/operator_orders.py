@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError, RequestError
 
 TOKEN_VARIABLE = "HOTDELTA_ADMIN_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -77,6 +76,9 @@ def _add_position(command: argparse.ArgumentParser, help_text: str, *, is_requir
 
 
 def _position(text: str) -> str:
+    # Here, because numpy comes with it, and every command has this parser.
+    from hotdelta.chain import Position
+
     try:
         return str(Position.parse(text))
     except HotdeltaError as error:

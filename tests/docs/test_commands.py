@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import exporter.arguments
-import hotdelta.cli
 import server.cli
+from hotdelta.cli.parser import make_parser as make_hotdelta_parser
 from tests.docs.pages import PAGES, blocks_of
 
 PARSERS = {
     "server": server.cli._parser(),
     "exporter": exporter.arguments.make_parser(),
-    "hotdelta": hotdelta.cli._parser(),
+    "hotdelta": make_hotdelta_parser(),
 }
 COMMAND_LINES = [
     pytest.param(line.removeprefix("$ "), id=f"{block}: {line}")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.cli import format_bytes, main
+from hotdelta.cli import main
+from hotdelta.cli.output import format_bytes
 from hotdelta.errors import ConfigurationError
 from server.admin.tokens import AdminTokens
 

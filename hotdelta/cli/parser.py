@@ -1,0 +1,127 @@
+"""Every command of `hotdelta` and its arguments. Imports nothing that takes time: --help needs no more."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from hotdelta import operator_orders
+
+_EPILOG = """\
+examples:
+  # what a trainer has committed, newest first, with its forks; and what a running server serves of it
+  hotdelta log run
+  hotdelta log http://127.0.0.1:8000
+
+  # one commit: its parent, its files, and how many rows of each table changed
+  hotdelta show run 3.17
+
+  # is every file what its manifest says, and can a server get to the newest position?
+  hotdelta verify run
+
+  # take a server back by one update, and let it go on later (HOTDELTA_ADMIN_TOKEN holds its token)
+  hotdelta rollback http://127.0.0.1:8000 --deltas 1
+  hotdelta resume http://127.0.0.1:8000
+
+A position is run.seq: the seq-th commit of the run-th start of a trainer. A full and the delta that closes it share
+one. Deltas name their parent; a server that is at the parent follows by applying the delta.
+Exit codes: 0 in order, 1 something is damaged, missing or refused (it is named), 2 wrong usage, 130 stopped by Ctrl-C.
+"""
+
+_Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what add_subparsers returns
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hotdelta",
+        description="Look at the chain that a trainer writes, and at servers that follow it; give these orders.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (_add_log, _add_show, _add_verify, _add_chain, _add_describe):
+        add(commands)
+    operator_orders.add_commands(commands)
+    return parser
+
+
+def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "log",
+        "the history of a chain, newest first: position, age, rows, bytes, state, forks; or that of a running server",
+    )
+    command.add_argument(
+        "place",
+        metavar="DIR|URL",
+        help="the checkpoint directory of a trainer, or a server, for example http://127.0.0.1:8000",
+    )
+    command.add_argument(
+        "-n", "--limit", type=_at_least(1), metavar="N", help="only the newest N positions (default: all)"
+    )
+    _add_json(command)
+
+
+def _add_show(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(commands, "show", "one commit: parent, children, state, schema, tables and files")
+    _add_directory(command)
+    command.add_argument(
+        "position", metavar="POSITION", nargs="?", help="for example 3.17 (default: the newest)"
+    )
+    _add_json(command)
+
+
+def _add_verify(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands, "verify", "check the digest of every file, and whether the newest position can be reached"
+    )
+    _add_directory(command)
+    _add_json(command)
+
+
+def _add_chain(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "chain",
+        "list every full and delta, newest last: kind, position, parent, step, rows, bytes, age",
+    )
+    _add_directory(command)
+
+
+def _add_describe(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "describe",
+        "list the variables at the newest position with their class, shape, dtype and bytes",
+    )
+    _add_directory(command)
+
+
+def _add(commands: _Commands[argparse.ArgumentParser], name: str, help_text: str) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=help_text,
+        description=f"{help_text[0].upper()}{help_text[1:]}.",
+        allow_abbrev=False,
+    )
+
+
+def _add_directory(command: argparse.ArgumentParser) -> None:
+    command.add_argument("directory", metavar="DIR", help="the checkpoint directory of the trainer")
+
+
+def _add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--json", action="store_true", dest="is_json", help="one JSON document for scripts instead of text"
+    )
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is less than {least}")
+        return value
+
+    return number
