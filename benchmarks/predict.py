@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -28,6 +29,7 @@ from benchmarks._http_load import Load
 from benchmarks.report import Figure, print_report
 from benchmarks.served_table import COLUMNS, IDS, Ranker, TrainerProcess
 from hotdelta.chain import Position
+from server.figures import BatchFigures, PredictFigures, RequestFigures
 
 ROWS, DELTA_ROWS = 100_000, 20_000
 FEW, MANY = 1, 32
@@ -147,6 +149,24 @@ def median_load(loads: list[Load]) -> Load:
     return Load(*(statistics.median(getattr(load, name) for load in loads) for name in Load.__slots__))
 
 
+def counting_us(rounds: int = 20, requests: int = 50_000) -> float:
+    """What all that is counted of one request for /metrics takes, the clock read included; the least of some rounds.
+
+    As if each had a call of its own: requests that share one count their batch once.
+    """
+    answered, predicted, batches = RequestFigures(), PredictFigures(), BatchFigures()
+
+    def count() -> None:
+        started = time.perf_counter()
+        predicting = time.perf_counter()
+        batches.requests.observe(1)
+        batches.rows.observe(1)
+        predicted.observe("hotdelta", time.perf_counter() - predicting)
+        answered.observe(200, time.perf_counter() - started)
+
+    return min(timeit.repeat(count, repeat=rounds, number=requests)) / requests * 1e6
+
+
 def _figures(medians: dict[str, Load]) -> list[Figure]:
     figures = []
     for connections in (FEW, MANY):
@@ -158,7 +178,11 @@ def _figures(medians: dict[str, Load]) -> list[Figure]:
             Figure(f"p99_ms_{connections}", ours.p99_ms),
         ]
     disturbed, quiet = medians["updated"], medians[f"server_{MANY}"]
-    return [*figures, Figure("p99_under_updates", disturbed.p99_ms / quiet.p99_ms)]
+    return [
+        *figures,
+        Figure("p99_under_updates", disturbed.p99_ms / quiet.p99_ms),
+        Figure("counting_us", counting_us(), "at most 2"),
+    ]
 
 
 def main() -> None:

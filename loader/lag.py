@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,32 @@ from hotdelta.chain.format import names
 from hotdelta.logs import event
 
 logger = logging.getLogger(__name__)
+
+
+# What an update goes through, in this order; some of it happens before its commit, and some only to some of them.
+STAGES = (
+    "event_to_trained",
+    "trained_to_committed",
+    "committed_to_seen",
+    "verify",
+    "stage",
+    "preimage",
+    "sanity",
+    "gate_wait",
+    "apply",
+    "first_served",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """How many rows of a table an update wrote, and, where its manifest tells, how many of its keys came and went."""
+
+    table: str
+    rows: int
+    has_keys: bool = False
+    keys_new: int = 0
+    keys_deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +62,7 @@ class Lag:
     applied_at: float
     first_served_at: float | None = None
     sanity_ms: float = 0.0
+    changes: tuple[TableChange, ...] = ()
 
     @property
     def commit_to_served_ms(self) -> float | None:
@@ -54,24 +81,29 @@ class Lag:
             kind=self.kind,
             rows=self.rows,
             bytes=self.bytes,
-            **self._stages(),
+            **self._told_stages(),
         )
 
-    def _stages(self) -> dict[str, float]:
-        stages = {
-            "event_to_trained_ms": _span(self.event_at, self.trained_at),
-            "trained_to_committed_ms": _span(self.trained_at, self.committed_at),
-            "committed_to_seen_ms": _span(self.committed_at, self.seen_at),
-            "verify_ms": self.verify_ms,
-            "stage_ms": self.stage_ms,
-            "preimage_ms": self.preimage_ms,
-            "sanity_ms": self.sanity_ms,
-            "gate_wait_ms": self.gate_wait_ms,
-            "apply_ms": self.apply_ms,
-            "first_served_ms": _span(self.applied_at, self.first_served_at),
-            "total_ms": self.commit_to_served_ms,
-        }
-        return {name: value for name, value in stages.items() if value is not None}
+    def _told_stages(self) -> dict[str, float]:
+        told = {f"{stage}_ms": milliseconds for stage, milliseconds in self.stages_ms().items()}
+        total = self.commit_to_served_ms
+        return told if total is None else {**told, "total_ms": total}
+
+    def stages_ms(self) -> dict[str, float]:
+        """Those of STAGES that are known."""
+        spans = (
+            _span(self.event_at, self.trained_at),
+            _span(self.trained_at, self.committed_at),
+            _span(self.committed_at, self.seen_at),
+            self.verify_ms,
+            self.stage_ms,
+            self.preimage_ms,
+            self.sanity_ms,
+            self.gate_wait_ms,
+            self.apply_ms,
+            _span(self.applied_at, self.first_served_at),
+        )
+        return {stage: span for stage, span in zip(STAGES, spans, strict=True) if span is not None}
 
 
 def _span(start: float | None, end: float | None) -> float | None:
@@ -104,14 +136,14 @@ def lag_of(
     *,
     seen_at: float | None,
     applied_at: float,
-    rows: int,
+    changes: Sequence[TableChange],
 ) -> Lag:
-    """The record of an update that led to `manifest`; `rows`: how many it wrote of the tables that are served."""
+    """The record of an update that led to `manifest`; `changes`: what it wrote of the tables that are served."""
     return Lag(
         position=manifest.position,
         step=manifest.step,
         kind=str(manifest.kind),
-        rows=rows,
+        rows=sum(change.rows for change in changes),
         bytes=manifest.serving_bytes,
         event_at=manifest.watermark,
         trained_at=manifest.created_at,
@@ -124,6 +156,7 @@ def lag_of(
         apply_ms=watch.stages.get("apply", 0.0),
         applied_at=applied_at,
         sanity_ms=watch.stages.get("sanity", 0.0),
+        changes=tuple(changes),
     )
 
 

@@ -33,6 +33,7 @@ from loader.orders.order_book import OrderBook
 from loader.orders.state_directory import StateDirectory
 from loader.settings import LoaderSettings
 from loader.status import LoaderStatus
+from loader.update_figures import UpdateFigures
 from loader.updater import Updater
 
 Array = npt.NDArray[Any]
@@ -54,6 +55,7 @@ class Loader:
     """Serves the newest state of the newest export, and follows both directories.
 
     Every method is for any thread. `start` returns at once; `status().is_ready` and `wait_for` tell when it answers.
+    `figures`: what its updates have come to.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class Loader:
         clocks = clocks or Clocks()
         self._clocks = clocks
         self._wake = Wake()
+        self._undo_budget_bytes = settings.undo_bytes
+        self.figures = UpdateFigures()
         self._serving = Serving(gate or Gate(), wall_clock=clocks.wall, on_first_served=self._wake.report)
         broken = BrokenLinks(
             settings.checkpoint_dir, late_seconds=settings.late_data_seconds, clock=clocks.monotonic
@@ -85,6 +89,7 @@ class Loader:
             wall_clock=clocks.wall,
             orders=self._book.orders,
             scanner=Scanner(settings.checkpoint_dir, distrust=key.distrust if key else None),
+            figures=self.figures,
         )
         self._copies = PrivateCopies() if key else None
         checks = checks or Checks(
@@ -120,7 +125,7 @@ class Loader:
             load_model=load_model,
         )
         self._export_quarantine = exports.quarantine
-        report = LagReport(clocks.wall)
+        report = LagReport(clocks.wall, figures=self.figures)
         self._desk = OperatorDesk(
             serving=self._serving,
             chain=chain,
@@ -250,5 +255,6 @@ class Loader:
             refused=observed.refused,
             undo_depth=observed.undo_depth,
             undo_bytes=observed.undo_bytes,
+            undo_budget_bytes=self._undo_budget_bytes,
             updates=observed.updates,
         )

@@ -25,10 +25,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A state that is not applied, and why."""
+    """A state that is not applied, and why: in words, and as one word of a few (`update_figures.CAUSES`)."""
 
     node: Node
     reason: str
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +91,6 @@ class LoaderStatus:
     commits_behind: int = 0
     undo_depth: int = 0
     undo_bytes: int = 0
+    undo_budget_bytes: int = 0
     updates: int = 0
     """How many were applied since the loader was started, also while no model is served."""

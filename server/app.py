@@ -20,16 +20,22 @@ from hotdelta.chain import Position
 from hotdelta.errors import HotdeltaError
 from server.admin.routes import admin_router
 from server.admin.tokens import AdminTokens
+from server.figures import RequestFigures
 from server.http import error_responses
 from server.http.body_route import BodyRoute, Respond
 from server.http.connection_limits import BufferedBytes, ConnectionLimits
 from server.http.openapi import describe
+from server.metrics.collector import ServerCollector
+from server.metrics.route import metrics_router
 from server.models.models import Entry, Models
+from server.predict import route as predict_route
 from server.predict.batching import Batcher
 from server.predict.data_plane import DataPlane
 from server.predict.position_wait import PositionWait
 from server.predict.route import PredictRoute
+from server.protocols.open_inference import rest as open_inference
 from server.protocols.open_inference.rest import OpenInference, is_inference_call
+from server.protocols.tensorflow_serving import rest as tensorflow_serving
 from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
 from server.served_model import ServedModel
 from server.settings import Settings
@@ -87,8 +93,13 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
     models = Models(Entry(plane, given_name=settings.model_name))
     serving, inference = TensorFlowServing(models), OpenInference(models)
 
-    def route(respond: Respond) -> ASGIApp:
-        bodies = BodyRoute(respond, max_body_bytes=settings.max_body_bytes, buffered=limits.buffered)
+    requests: dict[str, RequestFigures] = {}
+
+    def route(respond: Respond, protocol: str) -> ASGIApp:
+        figures = requests[protocol] = RequestFigures()
+        bodies = BodyRoute(
+            respond, max_body_bytes=settings.max_body_bytes, buffered=limits.buffered, figures=figures
+        )
         return ServerErrorMiddleware(bodies, handler=error_responses.answer_unexpected)
 
     app = _Application(
@@ -101,13 +112,14 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.limits = limits
-    app.predict = route(PredictRoute(plane).respond)
-    app.serving = route(serving.respond)
-    app.inference = route(inference.respond)
+    app.predict = route(PredictRoute(plane).respond, predict_route.PROTOCOL)
+    app.serving = route(serving.respond, tensorflow_serving.PROTOCOL)
+    app.inference = route(inference.respond, open_inference.PROTOCOL)
     # For what is no POST: that is refused as on every other path.
     app.router.routes.append(Route(_PREDICT, app.predict, methods=["POST"]))
     app.router.routes += serving.routes(app.serving) + inference.routes(app.inference)
     app.include_router(status_router(loader, batcher))
+    app.include_router(metrics_router(ServerCollector(models, requests, limits.buffered)))
     app.include_router(admin_router(loader, AdminTokens.read(settings.admin_token_file)))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)
     app.add_exception_handler(HTTPException, error_responses.answer_http_exception)

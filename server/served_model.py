@@ -11,6 +11,7 @@ from hotdelta.chain import Node, Position, SignatureSpec
 
 if TYPE_CHECKING:
     from loader import LoaderStatus
+    from loader.update_figures import UpdateFigures
 
 Array = npt.NDArray[Any]
 
@@ -30,6 +31,10 @@ class ServedVersion(Protocol):
 
 class ServedModel(Protocol):
     """`loader.Loader` or `StaticLoader`, as far as the server knows it. Any thread may call any of it."""
+
+    @property
+    def figures(self) -> UpdateFigures:
+        """What its updates have come to."""
 
     @property
     def is_alive(self) -> bool:

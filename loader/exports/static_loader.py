@@ -23,6 +23,7 @@ from loader.model.gate import Gate
 from loader.model.live_model import LiveModel
 from loader.model.table_counts import SeenCounts, describe_tables
 from loader.status import LoaderStatus, State
+from loader.update_figures import UpdateFigures
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ class _Served:
 class StaticLoader:
     """Serves the highest version in the export directory that can be served. Every method is for any thread.
 
-    A thread of its own looks for versions, loads them beside the served one, and frees that one.
+    A thread of its own looks for versions, loads them beside the served one, and frees that one. `figures` stay at
+    nothing: what replaces a model is no update.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class StaticLoader:
         """`after_swap` is called when another model has begun to serve (gc.freeze)."""
         self._exports = ExportWatch(export_dir)
         self._export_dir = export_dir
+        self.figures = UpdateFigures()
         self._poll_seconds = poll_seconds
         self._sanity = sanity
         self._after_swap = after_swap

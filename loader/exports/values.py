@@ -24,6 +24,7 @@ from loader.checks.sanity_gate import measured_variables, whole_chunks
 from loader.exports.versions import ExportVersion
 from loader.standing_orders import Orders
 from loader.status import Quarantined
+from loader.update_figures import BAD_VALUES
 
 logger = logging.getLogger(__name__)
 
@@ -152,4 +153,4 @@ class ExportQuarantine:
             self._list()
 
     def _list(self) -> None:
-        self.listed = tuple(Quarantined(bad.node, bad.reason) for bad in self._bad.values())
+        self.listed = tuple(Quarantined(bad.node, bad.reason, BAD_VALUES) for bad in self._bad.values())

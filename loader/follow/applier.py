@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hotdelta import signatures as contract
@@ -15,7 +15,7 @@ from loader.checks.sanity_statistics import LargestNorms
 from loader.files.commit_files import VerifiedFiles
 from loader.files.fed_update import FedUpdate
 from loader.follow.chain_view import ChainView
-from loader.lag import Stopwatch, lag_of
+from loader.lag import Stopwatch, TableChange, lag_of
 from loader.model.delta_staging import DeltaStaging
 from loader.model.full_diff import Difference, compare_full, staged_difference
 from loader.model.live_model import LiveModel
@@ -73,8 +73,8 @@ class Applier:
     def apply_delta(self, manifest: Manifest, watch: Stopwatch) -> Served:
         staged = self._staging.stage(self._live.model, self._chain.run_dir, manifest, watch)
         # An export may hold only some of the tables of the chain.
-        rows = sum(manifest.tables[table.key].rows_changed for table in self.schema.tables)
-        served = self._apply_staged(manifest, staged.preimage, watch, rows=rows)
+        changes = [_change_of(manifest, table.key) for table in self.schema.tables]
+        served = self._apply_staged(manifest, staged.preimage, watch, changes)
         self._staging.checks.values.accept(staged.accepted)
         return served
 
@@ -113,7 +113,8 @@ class Applier:
             model.stage_rows(staged_difference(model, manifest, difference))
         with watch.measure("preimage"):
             preimage = model.preimage()
-        return self._apply_staged(manifest, preimage, watch, rows=difference.num_rows)
+        changes = [TableChange(table, len(ids)) for table, ids in difference.ids.items()]
+        return self._apply_staged(manifest, preimage, watch, changes)
 
     def _swap_in(self, files: VerifiedFiles, watch: Stopwatch) -> Served:
         """Beyond the budget: into a second model, which takes the place of the served one. Nobody waits for a file."""
@@ -128,13 +129,14 @@ class Applier:
             self._serving.publish(served)
         before.model.close()
         self.history.clear()
-        rows = sum(files.manifest.shape_of(table)[0] for table in model.metadata.schema.tables)
-        finished = self._finish(served, files.manifest, watch, rows=rows)
+        tables = model.metadata.schema.tables
+        changes = [TableChange(table.key, files.manifest.shape_of(table)[0]) for table in tables]
+        finished = self._finish(served, files.manifest, watch, changes)
         self._after_swap()
         return finished
 
     def _apply_staged(
-        self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, *, rows: int
+        self, manifest: Manifest, preimage: FedUpdate, watch: Stopwatch, changes: Sequence[TableChange]
     ) -> Served:
         before = self._live
         model = before.model
@@ -152,7 +154,7 @@ class Applier:
                 raise
             self._serving.publish(served)
         self.history.push(UndoEntry(before.node, before.version.step, before.origin, preimage))
-        return self._finish(served, manifest, watch, rows=rows)
+        return self._finish(served, manifest, watch, changes)
 
     def discard_staged(self) -> None:
         """Free what a failed update staged. When that fails too, nothing else depends on it."""
@@ -207,7 +209,9 @@ class Applier:
         origin: Origin = self._chain.origin_after(manifest, before.origin)
         return Served(model, manifest.node, version, origin, applied_at=0.0)
 
-    def _finish(self, served: Served, manifest: Manifest, watch: Stopwatch, *, rows: int) -> Served:
+    def _finish(
+        self, served: Served, manifest: Manifest, watch: Stopwatch, changes: Sequence[TableChange]
+    ) -> Served:
         self._serving.announce()
         served.applied_at += watch.stages["apply"] / 1000
         served.lag = lag_of(
@@ -216,9 +220,15 @@ class Applier:
             watch,
             seen_at=self._chain.seen_at(manifest),
             applied_at=served.applied_at,
-            rows=rows,
+            changes=changes,
         )
         return served
+
+
+def _change_of(delta: Manifest, table: str) -> TableChange:
+    record = delta.tables[table]
+    has_keys = record.keys_new is not None
+    return TableChange(table, record.rows_changed, has_keys, record.keys_new or 0, record.rows_deleted)
 
 
 def _require_staged(preimage: FedUpdate, node: Node) -> None:

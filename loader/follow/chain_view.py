@@ -20,6 +20,7 @@ from loader.follow.short_plans import plan_straight_line, plan_to
 from loader.model.served import Origin
 from loader.standing_orders import Orders
 from loader.status import Quarantined
+from loader.update_figures import BAD_VALUES, ROLLED_BACK, UpdateFigures, cause_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +38,15 @@ class ChainView:
         wall_clock: Callable[[], float],
         orders: Orders | None = None,
         scanner: Scanner | None = None,
+        figures: UpdateFigures | None = None,
     ) -> None:
+        """`figures`: where failures are counted."""
         self.run_dir = run_dir
         self.orders = orders or Orders()
         self.quarantine = Quarantine()
         self._scanner = scanner or Scanner(run_dir)
         self._broken = broken
+        self._figures = figures or UpdateFigures()
         self._wall_clock = wall_clock
         self._fit = SchemaFit(run_dir)
         self._scanned = Listing()
@@ -131,6 +135,7 @@ class ChainView:
 
     def report_broken(self, manifest: Manifest, error: HotdeltaError) -> HotdeltaError | None:
         """Remember a failure. Returns one that is still being retried, if any: it is too early to go around that."""
+        self._figures.count_failure(error)
         if isinstance(error, SanityError):
             self.quarantine.add(manifest, error)
         else:
@@ -176,10 +181,13 @@ class ChainView:
     @property
     def quarantined(self) -> tuple[Quarantined, ...]:
         """Everything that is not used although it is there, and why, oldest first."""
-        found = [Quarantined(node, reason) for node, reason in self.quarantine.reasons.items()]
-        found += [Quarantined(manifest.node, str(error)) for manifest, error in self._broken.final]
+        found = [Quarantined(node, reason, BAD_VALUES) for node, reason in self.quarantine.reasons.items()]
         found += [
-            Quarantined(node, "it was rolled back, and is bad until a resume") for node in self.orders.bad
+            Quarantined(manifest.node, str(error), cause_of(error)) for manifest, error in self._broken.final
+        ]
+        found += [
+            Quarantined(node, "it was rolled back, and is bad until a resume", ROLLED_BACK)
+            for node in self.orders.bad
         ]
         return tuple(sorted(found, key=lambda item: item.node.position))
 

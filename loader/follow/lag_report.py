@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loader.model.served import Served
+from loader.update_figures import UpdateFigures
 
 
 class LagReport:
-    """Holds back the line of the newest update until it is complete. Belongs to the updater thread."""
+    """Holds back the line of the newest update until it is complete. Belongs to the updater thread.
 
-    def __init__(self, wall_clock: Callable[[], float], *, patience_seconds: float = 1.0) -> None:
+    `figures`: where updates are counted.
+    """
+
+    def __init__(
+        self,
+        wall_clock: Callable[[], float],
+        *,
+        figures: UpdateFigures | None = None,
+        patience_seconds: float = 1.0,
+    ) -> None:
         self._wall_clock = wall_clock
+        self._figures = figures or UpdateFigures()
         self._patience_seconds = patience_seconds
         self._pending: Served | None = None
         self.updates = 0
@@ -20,6 +31,8 @@ class LagReport:
         self.flush()
         self._pending = served
         self.updates += 1
+        if served.lag is not None:
+            self._figures.count(served.lag)
 
     @property
     def is_pending(self) -> bool:
@@ -38,4 +51,5 @@ class LagReport:
         pending, self._pending = self._pending, None
         lag = pending.lag_now() if pending else None
         if lag is not None:
+            self._figures.time(lag)
             lag.log()

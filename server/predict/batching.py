@@ -25,6 +25,7 @@ from hotdelta.errors import (
     PredictionError,
     TooManyRowsError,
 )
+from server.figures import BatchFigures
 from server.served_model import Array, ServedVersion
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ class Batcher:
         self._call_model = predict
         self._max_batch_size = max_batch_size
         self._max_rows = max_rows
-        self._max_queue = max_queue
+        self.max_queue = max_queue
+        self.figures = BatchFigures()
         self._timeout_seconds = timeout_seconds
         self._guard_queue = threading.Lock()
         self._has_work = threading.Condition(self._guard_queue)
@@ -137,7 +139,7 @@ class Batcher:
         with self._guard_queue:
             if self._is_stopping:
                 raise NotReadyError("the server is stopping", hint="ask another one")
-            if self._waiting >= self._max_queue:
+            if self._waiting >= self.max_queue:
                 raise OverloadedError(
                     f"{self._waiting} requests wait for the model", hint="try again, or ask another server"
                 )
@@ -175,6 +177,8 @@ class Batcher:
                 # At the end: a crowd that asks one way must not starve those who ask another.
                 self._queues[key] = queue
             self._waiting -= len(batch)
+            self.figures.requests.observe(len(batch))
+            self.figures.rows.observe(rows or _count_rows(batch[0].feeds))
             return batch
 
     def _answer(self, batch: Sequence[_Job]) -> list[tuple[_Job, Answer | Exception]]:
@@ -217,6 +221,11 @@ class Batcher:
             # Closed: a server that stops does not wait for ever for what a model is busy with.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(_resolve, answers)
+
+
+def _count_rows(feeds: Mapping[str, Array]) -> int:
+    """Of a request that has a call of its own: as many as its first input has."""
+    return next((len(array) for array in feeds.values() if array.ndim), 1)
 
 
 def _resolve(answers: Sequence[tuple[_Job, Answer | Exception]]) -> None:

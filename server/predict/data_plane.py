@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from hotdelta.chain import Position, SignatureSpec
 from hotdelta.errors import PositionNotReachedError
+from server.figures import PredictFigures
 from server.predict.batching import Answer, Batcher
 from server.predict.position_wait import PositionWait
 from server.predict.request import PredictRequest
@@ -21,7 +23,8 @@ class DataPlane:
     def __init__(self, model: ServedModel, batcher: Batcher, wait: PositionWait, *, max_wait_ms: int) -> None:
         self.model = model
         self.max_wait_ms = max_wait_ms
-        self._batcher = batcher
+        self.batcher = batcher
+        self.figures = PredictFigures()
         self._wait = wait
 
     @property
@@ -29,16 +32,18 @@ class DataPlane:
         """What may be asked for now; empty while nothing is served."""
         return self.model.signatures
 
-    async def predict(self, asked: PredictRequest) -> Answer:
-        """Raises PositionNotReachedError, and what the batcher raises."""
+    async def predict(self, asked: PredictRequest, *, protocol: str) -> Answer:
+        """`protocol`: under which it is counted. Raises PositionNotReachedError, and what the batcher raises."""
+        started = time.perf_counter()
         wanted = asked.min_position
         if wanted is not None and not await self._wait.until(wanted, asked.wait_ms / 1000):
             raise _not_reached(wanted, self._wait.live_position())
-        outputs, version = await self._batcher.predict(asked.signature, asked.feeds)
+        outputs, version = await self.batcher.predict(asked.signature, asked.feeds)
         served = version.position
         if wanted is not None and (served is None or served < wanted):
             # It was served a moment ago: the model went back in between.
             raise _not_reached(wanted, served)
+        self.figures.observe(protocol, time.perf_counter() - started)
         return outputs, version
 
 

@@ -10,6 +10,7 @@ from server.predict.data_plane import DataPlane
 from server.predict.request import read_request
 from server.served_model import ServedVersion
 
+PROTOCOL = "hotdelta"
 VERSION_HEADER = "X-Model-Version"
 
 
@@ -21,7 +22,7 @@ class PredictRoute:
 
     async def respond(self, _scope: Scope, body: bytes) -> Response:
         asked = read_request(body, self._plane.signatures, max_wait_ms=self._plane.max_wait_ms)
-        outputs, version = await self._plane.predict(asked)
+        outputs, version = await self._plane.predict(asked, protocol=PROTOCOL)
         return answer_of(write_answer(outputs, version, rows=asked.rows), version)
 
 

@@ -22,6 +22,7 @@ _ROUTES = {
     "GET /model/version": "what is served, how old it is, and how the last update went",
     "GET /readyz": "200 when predictions can be answered, else 503 and what is waited for",
     "GET /healthz": "200 while this process and the thread that updates the model are alive",
+    "GET /metrics": "counts and times for Prometheus",
     "GET /openapi.json": "the description of all this; GET /docs shows it in a browser",
 }
 

@@ -14,7 +14,7 @@ from hotdelta.errors import ConfigurationError, DamagedError, HotdeltaError
 from hotdelta.logs import event
 from loader import LoaderSettings
 from loader.follow.broken_links import BrokenLinks
-from loader.lag import Stopwatch, lag_of
+from loader.lag import Stopwatch, TableChange, lag_of
 from loader.model.served import Origin
 from loader.model.undo_history import MAX_ENTRIES, UndoEntry, UndoHistory
 from tests.loader.follow.test_short_plans import manifest_of
@@ -144,7 +144,14 @@ def test_lag_line_names_every_stage(tmp_path: Path, caplog: pytest.LogCaptureFix
         with watch.measure(stage):
             clock.now += 0.5
     manifest = manifest_of(Kind.DELTA, node(2), node(1))
-    lag = lag_of(tmp_path, manifest, watch, seen_at=10.0, applied_at=12.5, rows=manifest.rows_changed)
+    lag = lag_of(
+        tmp_path,
+        manifest,
+        watch,
+        seen_at=10.0,
+        applied_at=12.5,
+        changes=[TableChange("items", manifest.rows_changed)],
+    )
     lag.log()
     (record,) = [record.__dict__ for record in caplog.records if record.name == "loader.lag"]
     fields = record["fields"]
@@ -165,7 +172,9 @@ def test_a_commit_was_there_when_it_was_seen(root: Path) -> None:
         (changed_at + 5, changed_at),
         (None, changed_at),
     ):
-        lag = lag_of(root / "run", manifest, Stopwatch(FakeClock()), seen_at=seen_at, applied_at=0, rows=1)
+        lag = lag_of(
+            root / "run", manifest, Stopwatch(FakeClock()), seen_at=seen_at, applied_at=0, changes=[]
+        )
         assert lag.committed_at == expected
 
 

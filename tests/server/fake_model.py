@@ -12,6 +12,7 @@ from hotdelta.chain import Node, Position, SignatureSpec, TensorSpec
 from hotdelta.errors import NotReadyError, RequestError
 from loader.model.served import Version
 from loader.status import LoaderStatus, ServedTable, State
+from loader.update_figures import UpdateFigures
 from server.served_model import Array
 
 IDS = TensorSpec("ids", (None, 2), "int64")
@@ -38,6 +39,7 @@ class FakeModel:
     orders: list[tuple[str, Position | int | None]] = field(default_factory=list)
     is_alive: bool = True
     is_started: bool = False
+    figures: UpdateFigures = field(default_factory=UpdateFigures)
 
     def __post_init__(self) -> None:
         self.may_answer.set()

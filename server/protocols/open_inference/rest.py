@@ -23,6 +23,7 @@ from server.protocols.open_inference.datatypes import datatype_of
 from server.protocols.open_inference.request import read_request
 from server.protocols.paths import target_of, tell, unknown_path
 
+PROTOCOL = "open_inference"
 V2 = "/v2"
 INFERENCE_ROUTES = {
     "POST /v2/models/{model}/infer": "the same by the Open Inference Protocol; tensors as JSON or as bytes",
@@ -78,7 +79,7 @@ class OpenInference:
             signatures=plane.signatures,
             max_wait_ms=plane.max_wait_ms,
         )
-        outputs, version = await plane.predict(request.asked)
+        outputs, version = await plane.predict(request.asked, protocol=PROTOCOL)
         target.require_version(version.export_version)
         answer = write_answer(request, target.name, outputs, version)
         response = answer_of(answer.content, version)

@@ -18,6 +18,7 @@ from server.protocols.tensorflow_serving.answer import write_answer
 from server.protocols.tensorflow_serving.documents import metadata_document, status_document
 from server.protocols.tensorflow_serving.request import read_request
 
+PROTOCOL = "tensorflow_serving"
 MODELS = "/v1/models/"
 SERVING_ROUTES = {
     "POST /v1/models/{model}:predict": "the same as TensorFlow Serving answers it",
@@ -62,7 +63,7 @@ class TensorFlowServing:
         target = target_of(match)
         plane = self._models.find(target)[0].plane
         asked = read_request(body, plane.signatures, max_wait_ms=plane.max_wait_ms)
-        outputs, version = await plane.predict(asked)
+        outputs, version = await plane.predict(asked, protocol=PROTOCOL)
         target.require_version(version.export_version)
         return answer_of(write_answer(outputs, rows=asked.rows), version)
 
