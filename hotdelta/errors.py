@@ -20,7 +20,7 @@ HotdeltaError
 ├── DeadlineError             an answer took longer than is allowed
 └── RequestError              a caller's request cannot be answered as it stands
     ├── AdminOffError             nobody may give orders here
-    ├── UnauthorizedError         an order carries no token, or none that is known
+    ├── UnauthorizedError         a request or an order carries no token, or none that is known
     ├── BodyTooLargeError         a request is larger than is allowed
     ├── TooManyRowsError          a request has more rows than is allowed
     ├── UnknownModelError         a request names a model, version or label that is not served
@@ -188,7 +188,7 @@ class AdminOffError(RequestError):
 
 
 class UnauthorizedError(RequestError):
-    """An order carries no token, or none that is known."""
+    """A request or an order carries no token, or none that is known."""
 
 
 class BodyTooLargeError(RequestError):

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import hotdelta
 from hotdelta.chain import Position
-from hotdelta.errors import HotdeltaError
-from server.admin.routes import admin_router
+from hotdelta.errors import HotdeltaError, UnauthorizedError
+from server.admin.routes import ADMIN_PATHS, admin_router
 from server.admin.tokens import AdminTokens
 from server.figures import RequestFigures
 from server.http import error_responses
@@ -39,7 +40,8 @@ from server.protocols.tensorflow_serving import rest as tensorflow_serving
 from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
 from server.served_model import ServedModel
 from server.settings import Settings
-from server.status.routes import status_router
+from server.status.routes import OPEN_PATHS, status_router
+from server.tokens import PredictTokens
 
 _PREDICT = "/predict"
 _REST_SECONDS = 5.0
@@ -51,9 +53,14 @@ class _Application(FastAPI):
     predict: ASGIApp
     serving: ASGIApp
     inference: ASGIApp
+    tokens: PredictTokens | None = None
+    needs_no_token: frozenset[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app_for(scope)(scope, receive, send)
+        if self.tokens is not None and (refusal := _refusal(scope, self.tokens, self.needs_no_token)):
+            await refusal(scope, receive, send)
+        else:
+            await self._app_for(scope)(scope, receive, send)
 
     def _app_for(self, scope: Scope) -> ASGIApp:
         """Paths that only describe something are FastAPI's, which knows their methods."""
@@ -66,6 +73,17 @@ class _Application(FastAPI):
             if is_inference_call(path):
                 return self.inference
         return super().__call__
+
+
+def _refusal(scope: Scope, tokens: PredictTokens, needs_none: frozenset[str]) -> Response | None:
+    """What somebody is told who may not ask, before his body is read. Routes that nobody thought of need a token."""
+    if scope["type"] != "http" or scope["path"] in needs_none:
+        return None
+    try:
+        tokens.require(dict(scope["headers"]).get(b"authorization", b"").decode("latin-1"))
+    except UnauthorizedError as error:
+        return error_responses.error_response(error)
+    return None
 
 
 def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
@@ -112,6 +130,11 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.limits = limits
+    admins = AdminTokens.read(settings.admin_token_file)
+    if settings.predict_token_file is not None:
+        app.tokens = PredictTokens(settings.predict_token_file, more=admins.tokens)
+    # Orders have tokens of their own.
+    app.needs_no_token = OPEN_PATHS | ADMIN_PATHS
     app.predict = route(PredictRoute(plane).respond, predict_route.PROTOCOL)
     app.serving = route(serving.respond, tensorflow_serving.PROTOCOL)
     app.inference = route(inference.respond, open_inference.PROTOCOL)
@@ -120,7 +143,7 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
     app.router.routes += serving.routes(app.serving) + inference.routes(app.inference)
     app.include_router(status_router(loader, batcher))
     app.include_router(metrics_router(ServerCollector(models, requests, limits.buffered)))
-    app.include_router(admin_router(loader, AdminTokens.read(settings.admin_token_file)))
+    app.include_router(admin_router(loader, admins))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)
     app.add_exception_handler(HTTPException, error_responses.answer_http_exception)
     app.add_exception_handler(Exception, error_responses.answer_unexpected)

@@ -19,6 +19,7 @@ from hotdelta.sanity_limits import SanitySettings, describe_limits
 from server.log_writer import LogWriter
 from server.served_model import ServedModel
 from server.settings import Settings, flag_name, parse, read_settings, variable_name
+from server.tls import TlsFiles
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -83,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(settings: Settings) -> int:
     from server.http.listening import bind, run
 
-    # Before the seconds that TensorFlow takes to import: a port that is taken should be heard of at once.
+    tls = TlsFiles.of(settings)
+    # Before the seconds that TensorFlow takes to import: a port that is taken, or a key that is not the certificate's,
+    # should be heard of at once.
+    if tls is not None:
+        tls.context()
     listener = bind(settings.host, settings.port)
     event(
         logger,
@@ -103,6 +108,7 @@ def _serve(settings: Settings) -> int:
         listener,
         stop_seconds=settings.stop_seconds,
         limits=app.state.limits,
+        tls=tls,
         announcement=announcement,
     )
     event(logger, logging.INFO, "stopped")

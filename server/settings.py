@@ -53,10 +53,42 @@ class Settings:
     )
     host: str = field(
         default="127.0.0.1",
-        metadata=_about("address to listen on; there is no authentication, so loopback by default"),
+        metadata=_about(
+            "address to listen on; without --predict-token-file everybody may predict, so loopback by default"
+        ),
     )
     port: int = field(
         default=8000, metadata=_about("TCP port; 0 takes a free one, which is printed", bounds=(0, 65535))
+    )
+    tls_cert: Path | None = field(
+        default=None,
+        metadata=_about(
+            "speak TLS with this certificate (PEM, its own first, then those that lead to its CA); needs --tls-key. "
+            "Read again when it is replaced",
+            metavar="FILE",
+            is_file=True,
+        ),
+    )
+    tls_key: Path | None = field(
+        default=None,
+        metadata=_about("the key of --tls-cert (PEM, not encrypted)", metavar="FILE", is_file=True),
+    )
+    tls_client_ca: Path | None = field(
+        default=None,
+        metadata=_about(
+            "let in only clients with a certificate that this CA has signed (PEM); needs --tls-cert",
+            metavar="FILE",
+            is_file=True,
+        ),
+    )
+    predict_token_file: Path | None = field(
+        default=None,
+        metadata=_about(
+            "tokens, one a line; who sends none of them (Authorization: Bearer TOKEN) learns only whether the server "
+            "lives. Without it nobody needs one. Read again when it is replaced",
+            metavar="FILE",
+            is_file=True,
+        ),
     )
     log_format: str = field(
         default="text", metadata=_about("log lines for people or for machines", choices=("text", "json"))
@@ -189,6 +221,7 @@ class Settings:
                     f"{flag_name(setting)} without --checkpoint-dir: there is no chain for it",
                     hint="give the directory that the trainer writes to, too",
                 )
+        _require_together(self)
         if self.model_name is not None and not _MODEL_NAME.fullmatch(self.model_name):
             raise ConfigurationError(
                 f"--model-name is {self.model_name!r}", hint="give one without / and :, as it stands in paths"
@@ -200,6 +233,17 @@ class Settings:
                 f"--max-buffered-bytes is {self.max_buffered_bytes}, less than one body may have",
                 hint=f"give at least --max-body-bytes, which is {self.max_body_bytes}",
             )
+
+
+def _require_together(settings: Settings) -> None:
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        given, missing = ("cert", "key") if settings.tls_key is None else ("key", "cert")
+        raise ConfigurationError(f"--tls-{given} without --tls-{missing}", hint="give both, or neither")
+    if settings.tls_client_ca is not None and settings.tls_cert is None:
+        raise ConfigurationError(
+            "--tls-client-ca without --tls-cert: without TLS no client shows a certificate",
+            hint="give --tls-cert and --tls-key, too",
+        )
 
 
 def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:

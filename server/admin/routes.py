@@ -31,6 +31,8 @@ ADMIN_ROUTES = {
     "POST /model/quarantine/release": 'take {"position": "3.17"} whatever its values are; needs a token',
 }
 
+ADMIN_PATHS = frozenset(route.split()[1] for route in ADMIN_ROUTES)
+
 Order = Callable[[], Node | None]
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from hotdelta.errors import AdminOffError, ConfigurationError, UnauthorizedError
+from server.tokens import MAKE_ONE, MIN_TOKEN_CHARACTERS, candidate_of, is_any
 
-MIN_TOKEN_CHARACTERS = 16
 _LINE = re.compile(r"([A-Za-z0-9_.@-]{1,64}):(\S+)")
-_SCHEME = "bearer "
 
 
 class AdminTokens:
@@ -43,16 +41,18 @@ class AdminTokens:
             raise ConfigurationError(f"--admin-token-file {path} holds no token", hint="write name:token")
         return cls(tokens)
 
+    @property
+    def tokens(self) -> tuple[bytes, ...]:
+        return tuple(self._tokens.values())
+
     def name_of(self, authorization: str | None) -> str:
         """Raises AdminOffError when there are no tokens, UnauthorizedError when this is none of them."""
         if not self._tokens:
             raise AdminOffError(
                 "this server takes no orders: it has no tokens", hint="start it with --admin-token-file"
             )
-        given = authorization or ""
-        candidate = given[len(_SCHEME) :].strip().encode() if given.lower().startswith(_SCHEME) else b""
-        # Every token is compared, so that a match does not answer sooner.
-        matches = [name for name, token in self._tokens.items() if hmac.compare_digest(token, candidate)]
+        candidate = candidate_of(authorization)
+        matches = [name for name, token in self._tokens.items() if is_any(candidate, [token])]
         if not matches:
             known = " that is known here, and this one is not" if candidate else ""
             raise UnauthorizedError(
@@ -69,16 +69,16 @@ def _parse(path: Path, number: int, line: str) -> tuple[str, str]:
     if ":" in match[2]:
         raise ConfigurationError(
             f"the token of {match[1]!r} in {path} has a colon in it",
-            hint="make one with: openssl rand -hex 32",
+            hint=MAKE_ONE,
         )
     if not match[2].isascii():
         raise ConfigurationError(
             f"the token of {match[1]!r} in {path} is not ASCII, and clients send headers in many encodings",
-            hint="make one with: openssl rand -hex 32",
+            hint=MAKE_ONE,
         )
     if len(match[2]) < MIN_TOKEN_CHARACTERS:
         raise ConfigurationError(
             f"the token of {match[1]!r} in {path} is shorter than {MIN_TOKEN_CHARACTERS} characters",
-            hint="make one with: openssl rand -hex 32",
+            hint=MAKE_ONE,
         )
     return match[1], match[2]

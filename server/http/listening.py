@@ -20,7 +20,11 @@ from fastapi import FastAPI
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from server.http.connection_limits import ConnectionLimits
+from server.http.handshakes import MAX_HANDSHAKES, Handshakes
 from server.http.protocol import JsonHttpProtocol
+from server.http.uvicorn_internals import Listening, OpenServer
+from server.tls import TlsFiles
+from server.watched_files import WatchedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +73,15 @@ def run(
     *,
     stop_seconds: float,
     limits: ConnectionLimits,
+    tls: TlsFiles | None = None,
     announcement: Callable[[str], str],
 ) -> None:
     """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish.
 
     `announcement` makes the line that is printed when it answers out of the URL at which it does.
     """
-    allow_files(limits.max_connections)
-    server = _Announced(configure(app, stop_seconds=stop_seconds, limits=limits), announcement)
+    allow_files(limits.max_connections if tls is None else limits.max_connections + MAX_HANDSHAKES)
+    server = Listener(configure(app, stop_seconds=stop_seconds, limits=limits), limits, tls, announcement)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         """For signals that come before uvicorn listens to them. At its end it raises those that it handled again."""
@@ -123,18 +128,34 @@ def configure(app: FastAPI, *, stop_seconds: float, limits: ConnectionLimits) ->
     )
 
 
-class _Announced(uvicorn.Server):
-    """Prints the address as soon as, and not before, somebody answers there."""
+class Listener(OpenServer):
+    """Speaks TLS if there are files for it, and says where as soon as, and not before, somebody answers there."""
 
-    def __init__(self, config: uvicorn.Config, announcement: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        limits: ConnectionLimits,
+        tls: TlsFiles | None,
+        announcement: Callable[[str], str],
+    ) -> None:
+        """Raises ConfigurationError when the files for TLS cannot be used."""
         super().__init__(config)
+        self._limits = limits
+        self._contexts = None if tls is None else WatchedFiles(tls.paths, tls.context)
         self._announcement = announcement
+
+    async def listen(self, listener: socket.socket) -> Listening:
+        if self._contexts is None:
+            return await super().listen(listener)
+        seconds = self._limits.client_timeout_seconds
+        return Handshakes(listener, self.make_protocol, self._contexts.current, seconds=seconds)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        scheme = "http" if self._contexts is None else "https"
         for listener in sockets or []:
             host, port = listener.getsockname()[:2]
-            line = self._announcement(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            line = self._announcement(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
             # One write, where print makes two when nothing is buffered: log lines may go to the same pipe.
             # That it cannot be written (it is closed, or the disk is full) is no reason not to answer.
             with contextlib.suppress(OSError, ValueError, AttributeError):

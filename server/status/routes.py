@@ -25,6 +25,10 @@ _ROUTES = {
     "GET /metrics": "counts and times for Prometheus",
     "GET /openapi.json": "the description of all this; GET /docs shows it in a browser",
 }
+# Whether it lives and can answer, and how it is asked. What is served, and how it is answered, is not among them.
+OPEN_PATHS = frozenset(
+    {"/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/openapi.json", "/docs"}
+)
 
 
 def status_router(model: ServedModel, batcher: Batcher) -> APIRouter:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import uvicorn
 from fastapi import FastAPI
 
 from server.app import create_app
-from server.http.listening import bind, configure
+from server.http.listening import Listener, bind, configure
 from server.settings import Settings
+from server.tls import TlsFiles
 from tests.server.fake_model import FakeModel
 from tests.waiting import LIMIT_SECONDS
 
@@ -27,16 +27,20 @@ LENGTH = f"Content-Length: {len(BODY)}"
 @contextmanager
 def serving(model: FakeModel, *, stop_seconds: float = 5, **options: Any) -> Iterator[tuple[str, int]]:
     """The address of a server with these settings, which is told to stop when the block ends."""
-    app = create_app(Settings(Path("export"), Path("run"), **options), model)
-    with serving_app(app, stop_seconds=stop_seconds) as address:
+    settings = Settings(Path("export"), Path("run"), **options)
+    app = create_app(settings, model)
+    with serving_app(app, stop_seconds=stop_seconds, tls=TlsFiles.of(settings)) as address:
         yield address
 
 
 @contextmanager
-def serving_app(app: FastAPI, *, stop_seconds: float = 5) -> Iterator[tuple[str, int]]:
+def serving_app(
+    app: FastAPI, *, stop_seconds: float = 5, tls: TlsFiles | None = None
+) -> Iterator[tuple[str, int]]:
     listener = bind("127.0.0.1", 0)
     listener.listen()
-    server = uvicorn.Server(configure(app, stop_seconds=stop_seconds, limits=app.state.limits))
+    limits = app.state.limits
+    server = Listener(configure(app, stop_seconds=stop_seconds, limits=limits), limits, tls, str)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
