@@ -27,6 +27,8 @@ _MODULES = {
     "show": "hotdelta.cli.show",
     "describe": "hotdelta.cli.listing",
     "verify": "hotdelta.cli.verify",
+    "diff": "hotdelta.cli.diff",
+    "key": "hotdelta.cli.key",
     "rollback": "hotdelta.operator_orders",
     "pin": "hotdelta.operator_orders",
     "resume": "hotdelta.operator_orders",

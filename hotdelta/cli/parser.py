@@ -16,6 +16,10 @@ examples:
   # one commit: its parent, its files, and how many rows of each table changed
   hotdelta show run 3.17
 
+  # what differs between two positions, and in which deltas one key changed
+  hotdelta diff run 3.16 3.17
+  hotdelta key run users 8812
+
   # is every file what its manifest says, and can a server get to the newest position?
   hotdelta verify run
 
@@ -40,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_log, _add_show, _add_verify, _add_chain, _add_describe):
+    for add in (_add_log, _add_show, _add_diff, _add_key, _add_verify, _add_chain, _add_describe):
         add(commands)
     operator_orders.add_commands(commands)
     return parser
@@ -68,6 +72,54 @@ def _add_show(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_directory(command)
     command.add_argument(
         "position", metavar="POSITION", nargs="?", help="for example 3.17 (default: the newest)"
+    )
+    _add_json(command)
+
+
+def _add_diff(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "diff",
+        "what differs between two positions: rows by table, largest changes, keys come and gone",
+    )
+    _add_directory(command)
+    command.add_argument("first", metavar="A", help="a position, for example 3.16")
+    command.add_argument("second", metavar="B", nargs="?", help="another one (default: the newest)")
+    command.add_argument("--table", metavar="KEY", help="only this table")
+    command.add_argument(
+        "--top",
+        type=_at_least(0),
+        default=5,
+        metavar="N",
+        help="the N largest changes of each table (default: 5)",
+    )
+    command.add_argument(
+        "--all",
+        action="store_true",
+        dest="is_all",
+        help="also what only a trainer needs: optimizer slots and their like",
+    )
+    _add_json(command)
+
+
+def _add_key(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "key",
+        "the life of one key, or of one row: when it came, in which deltas it changed, when it went",
+    )
+    _add_directory(command)
+    command.add_argument(
+        "table", metavar="TABLE", help="a table, as `describe` lists it, or what its name begins with"
+    )
+    command.add_argument(
+        "key",
+        metavar="KEY",
+        help="of a table with keys a number or a text; of any other the number of a row. A key that begins with a dash "
+        "comes after `--`",
+    )
+    command.add_argument(
+        "--text", action="store_true", dest="is_text", help="KEY is a text, also when it looks like a number"
     )
     _add_json(command)
 
