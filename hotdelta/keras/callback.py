@@ -24,7 +24,7 @@ from hotdelta.train.model.assembly import as_tuple
 from hotdelta.train.model.module_keys import refuse_keras_2
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.save.chain_trainer import ChainTrainer
-from hotdelta.train.save.options import WriterOptions, WriterStatus
+from hotdelta.train.save.options import Telling, WriterOptions, WriterStatus
 from hotdelta.train.save.pauses import TrainedBatch
 from hotdelta.train.termination import TerminationSignal, in_flight
 
@@ -59,6 +59,9 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         serving_graph: bool = True,
         scrub_saves: int = 128,
         job: Job | None = None,
+        metrics_port: int | str | None = None,
+        metrics_registry: Any = None,
+        tensorboard_dir: str | Path | None = None,
     ) -> None:
         """Saves when any one of the given amounts has passed; None switches one off.
 
@@ -68,6 +71,8 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         `signatures`: what to serve, for a model whose inputs Keras does not know. `serving_graph=False`: leave none.
         `scrub_saves`: every row is checked once within so many deltas for writes that nothing recorded; 0 is never.
         `job`: this is trainer 0 of a job; the others have a hotdelta.train.TrainerProgress each.
+        `metrics_port`: where Prometheus asks how saving goes, a port of loopback or "HOST:PORT"; `metrics_registry`: of
+        prometheus_client, in place of a port; `tensorboard_dir`: where TensorBoard finds lag, rows and bytes.
         """
         super().__init__()
         self._job = job
@@ -81,6 +86,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             save_incremental_touched_rows=save_incremental_touched_rows,
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
+            telling=Telling.of(metrics_port, metrics_registry, tensorboard_dir),
         )
         self.checkpoint_dir, self._options = settle(checkpoint_dir, options)
         self._attachment = Attachment(BindingOptions(as_tuple(tables), tracking, signatures, serving_graph))

@@ -10,7 +10,7 @@ from typing import Any
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
-from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.options import Telling, WriterOptions
 from hotdelta.train.save.schedule import SaveAtSteps, SaveEvery
 
 
@@ -21,6 +21,7 @@ class CheckpointConfig:
     A full is due at every `step_interval`-th step of every `epoch_interval`-th epoch, both counted from 0; and,
     apart from that, when `save_secs` have passed since the last. A delta is due when `save_incremental_secs` or
     `save_incremental_steps` have passed since the last; with neither, only by hand and at the end.
+    `metrics_port`, `metrics_registry`, `tensorboard_dir`: who is told how saving goes (docs/metrics.md).
     """
 
     checkpoint_dir: str | Path
@@ -30,9 +31,13 @@ class CheckpointConfig:
     save_secs: float | None = None
     save_incremental_secs: float | None = None
     save_incremental_steps: int | None = None
+    metrics_port: int | str | None = None
+    metrics_registry: Any = None
+    tensorboard_dir: str | Path | None = None
 
     def __post_init__(self) -> None:
         to_directory(self.checkpoint_dir)
+        self._telling()
         for name in ("max_num_checkpoints", "epoch_interval", "step_interval"):
             _check_count(name, getattr(self, name))
         if self.save_incremental_steps is not None:
@@ -49,7 +54,11 @@ class CheckpointConfig:
             full=SaveAtSteps(self.epoch_interval, self.step_interval, self.save_secs),
             delta=SaveEvery(seconds=self.save_incremental_secs, steps=self.save_incremental_steps),
             keep_fulls=self.max_num_checkpoints,
+            telling=self._telling(),
         )
+
+    def _telling(self) -> Telling:
+        return Telling.of(self.metrics_port, self.metrics_registry, self.tensorboard_dir)
 
 
 def settle(checkpoint: str | Path | CheckpointConfig, options: WriterOptions) -> tuple[Path, WriterOptions]:
@@ -59,14 +68,15 @@ def settle(checkpoint: str | Path | CheckpointConfig, options: WriterOptions) ->
     """
     if not isinstance(checkpoint, CheckpointConfig):
         return to_directory(checkpoint).absolute(), options
-    if replace(options, scrub_saves=WriterOptions().scrub_saves) != WriterOptions():
+    said = WriterOptions()
+    if replace(options, scrub_saves=said.scrub_saves, telling=said.telling) != said:
         raise ConfigurationError(
             "when to save is given twice: in the CheckpointConfig and beside it",
             hint="leave the other intervals and keep_fulls out",
         )
-    return checkpoint.run_dir.absolute(), replace(
-        checkpoint.writer_options(), scrub_saves=options.scrub_saves
-    )
+    chosen = checkpoint.writer_options()
+    telling = chosen.telling if options.telling == said.telling else options.telling
+    return checkpoint.run_dir.absolute(), replace(chosen, scrub_saves=options.scrub_saves, telling=telling)
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -34,7 +34,7 @@ from hotdelta.train.model.variables import ModelVariables, Table
 from hotdelta.train.resume.loading import Resumed
 from hotdelta.train.rows.trackers import warn_of_comparing
 from hotdelta.train.save.chain_trainer import ChainTrainer
-from hotdelta.train.save.options import WriterOptions, WriterStatus
+from hotdelta.train.save.options import Telling, WriterOptions, WriterStatus
 from hotdelta.train.save.pauses import StepBrackets, TrainedBatch
 from hotdelta.train.save.server_probe import tables_for_servers
 from hotdelta.train.tables.server_rows import is_on_servers
@@ -76,6 +76,9 @@ class DeltaWriter:
         resume: bool = True,
         job: Job | None = None,
         rows_written_by: str = "servers",
+        metrics_port: int | str | None = None,
+        metrics_registry: Any = None,
+        tensorboard_dir: str | Path | None = None,
     ) -> None:
         """Takes the directory and resumes at once; `resumed` says where.
 
@@ -91,6 +94,8 @@ class DeltaWriter:
         `job`: this is trainer 0 of a job; the others have a TrainerProgress each.
         `rows_written_by`: rows on parameter servers are written to the directory by the "servers", which must see it,
         or by the "coordinator", which fetches them all.
+        `metrics_port`: where Prometheus asks how saving goes, a port of loopback or "HOST:PORT"; `metrics_registry`: of
+        prometheus_client, in place of a port; `tensorboard_dir`: where TensorBoard finds lag, rows and bytes.
         """
         refuse_other_kinds(tables=tables, slots=slots, tracking=tracking, signatures=signatures, state=state)
         options = WriterOptions.of(
@@ -103,6 +108,7 @@ class DeltaWriter:
             save_incremental_touched_rows=save_incremental_touched_rows,
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
+            telling=Telling.of(metrics_port, metrics_registry, tensorboard_dir),
         )
         run_dir, options = settle(checkpoint_dir, options)
         keyed = keyed_variables(model)

@@ -20,10 +20,12 @@ from hotdelta.train.rows.cut import Cut
 from hotdelta.train.save.background import BackgroundWorker, CallersWorker
 from hotdelta.train.save.chain_writer import ChainWriter
 from hotdelta.train.save.clock import SaveClocks
+from hotdelta.train.save.figures import SaveFigures
 from hotdelta.train.save.full_save import FullState
 from hotdelta.train.save.options import WriterOptions, WriterStatus
 from hotdelta.train.save.pauses import PAUSE_SECONDS, PauseSaver, Quiet
 from hotdelta.train.save.pipeline import DeltaState, SavePipeline
+from hotdelta.train.save.telling import SaveTelling
 from hotdelta.train.save.trained import Trained
 
 Engine = TypeVar("Engine", bound="SaveEngine")
@@ -70,6 +72,7 @@ class SaveEngine(Trained):
         self.pauses = PauseSaver(self)
         self._quiet: Quiet | None = None
         self._quiet_at_last_cut: Quiet | None = None
+        self.figures = SaveFigures()
         self._chain = ChainWriter(run_dir, keep_fulls=options.keep_fulls, disk=disk)
         self._pipeline = SavePipeline(
             self,
@@ -78,6 +81,8 @@ class SaveEngine(Trained):
             full_worker=full_worker or BackgroundWorker("hotdelta-full-writer", on_idle=self.pauses.look),
             clock=clock,
             status=self.status,
+            figures=self.figures,
+            telling=SaveTelling(options.telling, run_dir, self.figures, self.status),
         )
         self._clocks = SaveClocks(
             options, clock, count_rows=self.count_touched_rows, find_place=self.find_place
@@ -266,6 +271,7 @@ class SaveEngine(Trained):
     def _note_stall(self, started: float) -> float:
         stall = self._clock() - started
         self.status.last_stall_seconds = stall
+        self.figures.stall.observe(stall)
         self.status.longest_stall_seconds = max(self.status.longest_stall_seconds, stall)
         return stall
 

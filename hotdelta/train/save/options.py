@@ -2,12 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
+from hotdelta.given_directory import to_directory
 from hotdelta.train.save.schedule import SaveEvery, SavePolicy
+
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """Who is told how saving goes.
+
+    Prometheus asks at `metrics_port`, a port of loopback or "HOST:PORT", or whoever the program tells of a
+    `metrics_registry` of prometheus_client; TensorBoard reads `tensorboard_dir`.
+    """
+
+    metrics_port: int | str | None = None
+    metrics_registry: Any = None
+    tensorboard_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.metrics_port is not None:
+            self._parse()
+        if not hasattr(self.metrics_registry, "register") and self.metrics_registry is not None:
+            raise ConfigurationError(
+                f"metrics_registry is {self.metrics_registry!r}", hint="give one of prometheus_client"
+            )
+
+    @classmethod
+    def of(
+        cls, metrics_port: int | str | None, metrics_registry: Any, tensorboard_dir: str | Path | None
+    ) -> Telling:
+        """As users say it. Raises ConfigurationError."""
+        directory = None if tensorboard_dir is None else to_directory(tensorboard_dir).absolute()
+        return cls(metrics_port, metrics_registry, directory)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of `metrics_port`."""
+        host, port = self._parse()
+        return host.strip("[]") or _LOOPBACK, port
+
+    def _parse(self) -> tuple[str, int]:
+        host, _, port = str(self.metrics_port).rpartition(":")
+        if isinstance(self.metrics_port, bool) or not (
+            port.isascii() and port.isdigit() and int(port) < 2**16
+        ):
+            raise ConfigurationError(
+                f"metrics_port is {self.metrics_port!r}", hint='give a port, or an address as "0.0.0.0:9100"'
+            )
+        return host, int(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +67,7 @@ class WriterOptions:
     delta: SavePolicy = SaveEvery(seconds=5)
     keep_fulls: int = 5
     scrub_saves: int = 128
+    telling: Telling = field(default_factory=Telling)
 
     def __post_init__(self) -> None:
         if not _is_count(self.keep_fulls, 1):
@@ -38,6 +88,7 @@ class WriterOptions:
         save_incremental_touched_rows: int | None,
         keep_fulls: int,
         scrub_saves: int,
+        telling: Telling,
     ) -> WriterOptions:
         """As users say it to the callback and to the writer of a loop."""
         return cls(
@@ -50,6 +101,7 @@ class WriterOptions:
             ),
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
+            telling=telling,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
@@ -14,8 +15,10 @@ from hotdelta.train.rows.cut import Cut
 from hotdelta.train.save.background import BackgroundWorker, CallersWorker
 from hotdelta.train.save.chain_tip import Link
 from hotdelta.train.save.chain_writer import ChainWriter
+from hotdelta.train.save.figures import SaveFigures
 from hotdelta.train.save.full_save import FullSave, FullState
 from hotdelta.train.save.options import WriterStatus
+from hotdelta.train.save.telling import SaveTelling
 from hotdelta.train.save.trained import Trained
 from hotdelta.train.tables.row_values import Array
 
@@ -49,6 +52,8 @@ class SavePipeline:
         full_worker: BackgroundWorker,
         clock: Callable[[], float],
         status: WriterStatus,
+        figures: SaveFigures,
+        telling: SaveTelling,
     ) -> None:
         self.newest: Manifest | None = None
         self.failure: CommitError | DirectoryBusyError | None = None
@@ -56,6 +61,7 @@ class SavePipeline:
         self._trained = trained
         self._chain = chain
         self._status = status
+        self._figures, self._telling = figures, telling
         self._clock = clock
         self._delta_worker, self._full_worker = delta_worker, full_worker
         self._failed_cut: Cut | None = None
@@ -66,6 +72,8 @@ class SavePipeline:
         self._full_failures = FailureLog(logger, clock)
 
     def start(self) -> None:
+        """Raises ConfigurationError."""
+        self._telling.open()
         self._delta_worker.start()
         self._full_worker.start()
 
@@ -73,6 +81,7 @@ class SavePipeline:
         """Finish what is being written, then end the threads."""
         self._delta_worker.stop(STOP_SECONDS)
         self._full_worker.stop(STOP_SECONDS)
+        self._telling.close()
 
     @property
     def writes_fulls_aside(self) -> bool:
@@ -218,6 +227,7 @@ class SavePipeline:
         self._delta_failures.worked("deltas are committed again")
         write_ms = (self._clock() - started) * 1000
         self._note_commit(manifest, write_ms=write_ms, stall_ms=stall_seconds * 1000)
+        self._telling.tell(manifest, time.time())
         if full is not None:
             self._overlay_written(full, cut, manifest)
         if closing is not None:
@@ -245,8 +255,9 @@ class SavePipeline:
 
         return commit
 
-    def _note_commit(self, manifest: Manifest, **milliseconds: float) -> None:
+    def _note_commit(self, manifest: Manifest, *, write_ms: float, **milliseconds: float) -> None:
         self.newest = manifest
+        self._figures.count(manifest, write_seconds=write_ms / 1000, now=time.time())
         event(
             logger,
             logging.INFO,
@@ -255,5 +266,6 @@ class SavePipeline:
             step=manifest.step,
             rows=manifest.rows_changed,
             bytes=manifest.total_bytes,
+            write_ms=write_ms,
             **milliseconds,
         )

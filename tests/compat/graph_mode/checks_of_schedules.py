@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 import hotdelta.compat.v1 as tf
 from hotdelta.chain import Kind
@@ -156,3 +157,19 @@ def test_keeping_a_full_every_n_hours_is_refused() -> None:
     tf.estimator.RunConfig(keep_checkpoint_every_n_hours=2)
     with pytest.raises(ConfigurationError, match="keep_checkpoint_every_n_hours is 2"):
         tf.estimator.RunConfig(keep_checkpoint_every_n_hours=2, save_incremental_checkpoint_secs=5)
+
+
+def test_a_session_tells_prometheus_and_tensorboard_when_the_config_says_so(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    config = config_of(tmp_path / "run", metrics_registry=registry, tensorboard_dir=tmp_path / "logs")
+    with new_graph():
+        model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with tf.train.MonitoredTrainingSession(checkpoint_dir=config, log_step_count_steps=None) as session:
+            train(session, model, [[1]] * 4)
+            told = generate_latest(registry).decode()
+    (line,) = [line for line in told.splitlines() if line.startswith("hotdelta_trainer_step{")]
+    assert float(line.split()[-1]) >= 3
+    assert generate_latest(registry) == b""
+    (events,) = (tmp_path / "logs").iterdir()
+    steps = [event.step for event in tf.train.summary_iterator(str(events)) if event.summary.value]
+    assert steps == steps_of(tmp_path / "run", Kind.DELTA)[-len(steps) :]

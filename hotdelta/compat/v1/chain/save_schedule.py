@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hotdelta.chain.store import checkpoint_file
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
 from hotdelta.train.checkpoint_config import CheckpointConfig
-from hotdelta.train.save.options import WriterOptions
+from hotdelta.train.save.options import Telling, WriterOptions
 from hotdelta.train.save.schedule import SaveEvery, SavePolicy
 
 DEFAULT_KEEP = 5
@@ -22,12 +22,16 @@ _PATTERN_CHARACTERS = frozenset("*?[\\")
 
 @dataclass(frozen=True, slots=True)
 class SaveSchedule:
-    """Where a chain is, when fulls and deltas are due, and how many fulls are kept (None: as the Saver says)."""
+    """Where a chain is, when fulls and deltas are due, and how many fulls are kept (None: as the Saver says).
+
+    `telling`: who is told how it goes.
+    """
 
     run_dir: Path
     full: SavePolicy
     delta: SavePolicy
     keep_fulls: int | None = None
+    telling: Telling = field(default_factory=Telling)
 
     def options(self, keep_of_saver: int) -> WriterOptions:
         """Raises ConfigurationError when the Saver was told another number of fulls."""
@@ -36,7 +40,7 @@ class SaveSchedule:
                 f"the Saver keeps {keep_of_saver} fulls, the CheckpointConfig {self.keep_fulls}",
                 hint="leave max_to_keep out",
             )
-        return WriterOptions(self.full, self.delta, self.keep_fulls or keep_of_saver)
+        return WriterOptions(self.full, self.delta, self.keep_fulls or keep_of_saver, telling=self.telling)
 
 
 def find_schedule(
@@ -127,4 +131,4 @@ def _of_config(config: CheckpointConfig) -> SaveSchedule:
             hint="leave epoch_interval out: then a full is due at every step_interval-th step",
         )
     options = config.writer_options()
-    return SaveSchedule(run_dir, options.full, options.delta, options.keep_fulls)
+    return SaveSchedule(run_dir, options.full, options.delta, options.keep_fulls, options.telling)
