@@ -29,10 +29,11 @@ _MODULES = {
     "verify": "hotdelta.cli.verify",
     "diff": "hotdelta.cli.diff",
     "key": "hotdelta.cli.key",
-    "rollback": "hotdelta.operator_orders",
-    "pin": "hotdelta.operator_orders",
-    "resume": "hotdelta.operator_orders",
-    "release": "hotdelta.operator_orders",
+    "tail": "hotdelta.cli.tail",
+    "rollback": "hotdelta.cli.orders",
+    "pin": "hotdelta.cli.orders",
+    "resume": "hotdelta.cli.orders",
+    "release": "hotdelta.cli.orders",
 }
 
 

@@ -21,6 +21,7 @@ from hotdelta.cli.output import (
     print_table,
     warn,
 )
+from hotdelta.cli.server_http import is_url
 from hotdelta.logs import counted
 
 _STYLES = {
@@ -34,7 +35,7 @@ _HEADER = ("", "position", "kind", "age", "step", "rows", "bytes", "state")
 
 def run(options: argparse.Namespace) -> int:
     """1 when a manifest is refused, or a hole keeps servers from the newest position."""
-    if server_status.is_url(options.place):
+    if is_url(options.place):
         return server_status.log(options.place, is_json=options.is_json)
     chain = open_chain(options.place)
     history = read_history(chain.listing)

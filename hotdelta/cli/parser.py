@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-
-from hotdelta import operator_orders
+from pathlib import Path
 
 _EPILOG = """\
 examples:
@@ -32,6 +31,15 @@ one. Deltas name their parent; a server that is at the parent follows by applyin
 Exit codes: 0 in order, 1 something is damaged, missing or refused (it is named), 2 wrong usage, 130 stopped by Ctrl-C.
 """
 
+_ORDERS = {
+    "rollback": "take a running server back to an earlier position, where it stays",
+    "pin": "keep a running server at a position, or where it is",
+    "resume": "let a server that was rolled back or pinned follow again",
+    "release": "let a server take a quarantined update whatever its values are",
+}
+
+_MOST_SECONDS = 3600.0
+
 _Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what add_subparsers returns
 
 
@@ -46,7 +54,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (_add_log, _add_show, _add_diff, _add_key, _add_verify, _add_chain, _add_describe):
         add(commands)
-    operator_orders.add_commands(commands)
+    _add_tail(commands)
+    for name, help_text in _ORDERS.items():
+        _add_order(commands, name, help_text)
     return parser
 
 
@@ -150,6 +160,63 @@ def _add_describe(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_directory(command)
 
 
+def _add_tail(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "tail",
+        "the updates of a running server as they come, with every stage of their lag in milliseconds",
+    )
+    _add_url(command)
+    command.add_argument(
+        "--interval",
+        type=_seconds,
+        default=0.5,
+        metavar="SECONDS",
+        help="how often it is asked (default: 0.5)",
+    )
+    command.add_argument(
+        "-n", "--updates", type=_at_least(1), metavar="N", help="end after N updates (default: at Ctrl-C)"
+    )
+    _add_json(command, "a JSON document for each update, in a line of its own")
+
+
+def _add_order(commands: _Commands[argparse.ArgumentParser], name: str, help_text: str) -> None:
+    command = _add(commands, name, help_text)
+    _add_url(command)
+    if name in ("rollback", "release"):
+        _add_ordered_position(command, "to which position, for example 3.17", is_required=name == "release")
+    if name == "pin":
+        _add_ordered_position(
+            command, "at which position (default: the one that is served)", is_required=False
+        )
+    if name == "rollback":
+        command.add_argument("--deltas", type=_at_least(1), metavar="N", help="by how many updates instead")
+    command.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the token (default: the variable HOTDELTA_ADMIN_TOKEN)",
+    )
+    _add_json(command)
+
+
+def _add_ordered_position(command: argparse.ArgumentParser, help_text: str, *, is_required: bool) -> None:
+    command.add_argument(
+        "position", metavar="POSITION", nargs=None if is_required else "?", type=_position, help=help_text
+    )
+
+
+def _position(text: str) -> str:
+    # Here, because numpy comes with it, and every command has this parser.
+    from hotdelta.chain import Position
+    from hotdelta.errors import HotdeltaError
+
+    try:
+        return str(Position.parse(text))
+    except HotdeltaError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _add(commands: _Commands[argparse.ArgumentParser], name: str, help_text: str) -> argparse.ArgumentParser:
     return commands.add_parser(
         name,
@@ -163,10 +230,14 @@ def _add_directory(command: argparse.ArgumentParser) -> None:
     command.add_argument("directory", metavar="DIR", help="the checkpoint directory of the trainer")
 
 
-def _add_json(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--json", action="store_true", dest="is_json", help="one JSON document for scripts instead of text"
-    )
+def _add_url(command: argparse.ArgumentParser) -> None:
+    command.add_argument("url", metavar="URL", help="the server, for example http://127.0.0.1:8000")
+
+
+def _add_json(
+    command: argparse.ArgumentParser, help_text: str = "one JSON document for scripts instead of text"
+) -> None:
+    command.add_argument("--json", action="store_true", dest="is_json", help=help_text)
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -177,3 +248,10 @@ def _at_least(least: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0 and less than {_MOST_SECONDS:.0f}")
+    return value

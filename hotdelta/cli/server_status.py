@@ -1,7 +1,4 @@
-"""What a running server says of itself (GET /model/version), and `hotdelta log URL`, which shows it.
-
-No redirect is followed and nothing is sent but the question; an order needs a token and is given elsewhere.
-"""
+"""What a running server says of itself (GET /model/version), and `hotdelta log URL`, which shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotdelta.cli.output import Cell, Row, format_bytes, print_fields, print_json, print_table
-from hotdelta.errors import ConfigurationError, RequestError
+from hotdelta.cli.server_http import ServerHttp, require_ok
+from hotdelta.logs import counted
 
 TIMEOUT_SECONDS = 10.0
 _PATH = "/model/version"
@@ -24,48 +22,18 @@ _STYLES = {
 Status = Mapping[str, Any]
 
 
-def is_url(text: str) -> bool:
-    return text.startswith(("http://", "https://"))
-
-
-def require_url(text: str) -> str:
-    """Raises ConfigurationError."""
-    if not is_url(text):
-        raise ConfigurationError(
-            f"{text!r} is no address", hint="write http://HOST:PORT, as the server prints it"
-        )
-    return text
-
-
-def read_status(url: str) -> Status:
+def read_status(server: ServerHttp) -> Status:
     """Raises RequestError when nobody answers, ConfigurationError when it is no server of hotdelta."""
-    import httpx
-
-    try:
-        answer = httpx.get(f"{url.rstrip('/')}{_PATH}", timeout=TIMEOUT_SECONDS)
-        document = answer.json() if answer.status_code == httpx.codes.OK else None
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise ConfigurationError(
-            f"{url!r} is no address", hint="write http://HOST:PORT, as the server prints it"
-        ) from error
-    except httpx.TimeoutException as error:
-        raise RequestError(
-            f"{url} does not answer", hint="is the server overloaded, or the network?"
-        ) from error
-    except httpx.HTTPError as error:
-        raise RequestError(f"{url} cannot be asked: {error}", hint="is a server running there?") from error
-    except ValueError:
-        document = None
-    if not isinstance(document, dict) or "update_state" not in document:
-        raise ConfigurationError(
-            f"what answers at {url} is no server of hotdelta", hint="write http://HOST:PORT, without a path"
-        )
+    document = require_ok(server.get(_PATH), server.url)
+    if "update_state" not in document:
+        raise server.foreign()
     return document
 
 
 def log(url: str, *, is_json: bool) -> int:
     """0 when the server answers, also when it is stuck: its state says so."""
-    status = read_status(url)
+    with ServerHttp(url, timeout_seconds=TIMEOUT_SECONDS) as server:
+        status = read_status(server)
     if is_json:
         print_json(status)
     else:
@@ -78,31 +46,43 @@ def state_of(status: Status) -> Cell:
     return Cell(f"{state}: {reason}" if reason else state, _STYLES.get(state, ""))
 
 
+def show_behind(status: Status) -> str:
+    behind = counted(status.get("commits_behind") or 0, "commit")
+    return f"{behind}, {show_seconds(status.get('seconds_behind'))}"
+
+
 def show_seconds(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
+def show_ms(milliseconds: float | None) -> str:
+    return (
+        "-"
+        if milliseconds is None
+        else f"{milliseconds:,.0f}"
+        if milliseconds >= 100
+        else f"{milliseconds:.2g}"
+    )
+
+
 def _print(status: Status) -> None:
     newest, live = status.get("newest_on_disk"), status.get("position")
+    full = status.get("base_full")
     fields: list[tuple[str, Cell | str]] = [
         ("serves", f"{status.get('model_name') or '-'}, version {status.get('export_version') or '-'}"),
         ("state", state_of(status)),
         ("position", Cell(live or "nothing yet", "yellow")),
         ("step", f"{status.get('step') or 0:,}"),
-        (
-            "behind",
-            f"{status.get('commits_behind', 0)} commits, {show_seconds(status.get('seconds_behind'))}",
-        ),
         ("newest on disk", newest or "-"),
-        ("full", f"{status.get('base_full') or '-'}, {status.get('deltas_since_full', 0)} deltas since"),
+        ("behind", show_behind(status)),
+        ("full", f"{full}, {counted(status.get('deltas_since_full') or 0, 'delta')} since" if full else "-"),
     ]
     if status.get("pinned"):
         fields.append(("pinned", status["pinned"]))
     print_fields([*fields, *_last_update(status.get("last_update"))])
-    rows = list[Row]()
-    rows += [
+    rows: list[Row] = [
         (Cell(item["position"], "red"), "quarantined", item["reason"])
         for item in status.get("quarantined", ())
     ]

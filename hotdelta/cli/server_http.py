@@ -1,0 +1,88 @@
+"""A running server over HTTP: a question or an order, and JSON for an answer. Every way that it can fail is said here.
+
+httpx is imported when a server is asked: commands that look at files start in a third of the time without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from hotdelta.errors import ConfigurationError, RequestError
+
+_HOW_TO_WRITE = "write http://HOST:PORT, as the server prints it"
+
+Document = Mapping[str, Any]
+
+
+class Answer(NamedTuple):
+    status: int
+    document: Document
+
+
+def is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+class ServerHttp:
+    """One server, asked again and again over the same connection. Redirects are not followed."""
+
+    def __init__(self, url: str, *, timeout_seconds: float) -> None:
+        """Raises ConfigurationError for what is no address."""
+        import httpx
+
+        if not is_url(url):
+            raise ConfigurationError(f"{url!r} is no address", hint=_HOW_TO_WRITE)
+        self.url = url.rstrip("/")
+        self._httpx = httpx
+        self._client = httpx.Client(timeout=timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def get(self, path: str) -> Answer:
+        """Raises RequestError when nobody answers, ConfigurationError when it is no server of hotdelta."""
+        return self._ask("GET", path, "is the server overloaded, or the network down?")
+
+    def post(self, path: str, document: Document, *, token: str, if_silent: str) -> Answer:
+        """The same. `if_silent`: what to do when no answer comes, although the order may have been carried out."""
+        return self._ask("POST", path, if_silent, json=document, headers={"Authorization": f"Bearer {token}"})
+
+    def _ask(self, method: str, path: str, if_silent: str, **options: Any) -> Answer:
+        httpx = self._httpx
+        try:
+            answer = self._client.request(method, f"{self.url}{path}", **options)
+            document = answer.json()
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise ConfigurationError(f"{self.url!r} is no address", hint=_HOW_TO_WRITE) from error
+        except httpx.TimeoutException as error:
+            raise RequestError(f"{self.url} does not answer", hint=if_silent) from error
+        except httpx.HTTPError as error:
+            raise RequestError(
+                f"{self.url} cannot be asked: {error}", hint="is a server running there?"
+            ) from error
+        except ValueError as error:
+            raise self.foreign() from error
+        if not isinstance(document, dict):
+            raise self.foreign()
+        return Answer(answer.status_code, document)
+
+    def foreign(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"what answers at {self.url} is no server of hotdelta",
+            hint="write http://HOST:PORT, without a path",
+        )
+
+
+def require_ok(answer: Answer, url: str) -> Document:
+    """What was answered. Raises RequestError with the server's own reason when it is a refusal."""
+    if answer.status != HTTPStatus.OK:
+        raise RequestError(f"{url} refuses: {answer.document.get('error')}")
+    return answer.document
