@@ -74,6 +74,7 @@ def train(reader: ClickReader, options: argparse.Namespace) -> None:
         options.checkpoint_dir,
         save_secs=options.save_secs,
         save_incremental_secs=options.save_incremental_secs,
+        metrics_port=options.metrics_port,
     )
     checkpoint.register_state("read_until", lambda: reader.read_until, reader.resume)
     with checkpoint:
@@ -130,6 +131,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--seconds", type=float, default=0, metavar="S", help="stop after so long (default: never)"
+    )
+    parser.add_argument(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="where Prometheus asks how saving goes (default: nowhere)",
     )
     return parser
 

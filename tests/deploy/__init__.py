@@ -1,0 +1,1 @@
+"""What is deployed beside hotdelta: the rules and the dashboard of Prometheus and Grafana."""
