@@ -36,7 +36,7 @@ _HEADER = ("", "position", "kind", "age", "step", "rows", "bytes", "state")
 def run(options: argparse.Namespace) -> int:
     """1 when a manifest is refused, or a hole keeps servers from the newest position."""
     if is_url(options.place):
-        return server_status.log(options.place, is_json=options.is_json)
+        return server_status.log(options)
     chain = open_chain(options.place)
     history = read_history(chain.listing)
     if options.is_json:

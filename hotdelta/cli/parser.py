@@ -38,6 +38,7 @@ _ORDERS = {
     "release": "let a server take a quarantined update whatever its values are",
 }
 
+_FOR_READING = "holds the token of a server that asks for one (default: the variable HOTDELTA_TOKEN)"
 _MOST_SECONDS = 3600.0
 
 _Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what add_subparsers returns
@@ -74,6 +75,7 @@ def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "-n", "--limit", type=_at_least(1), metavar="N", help="only the newest N positions (default: all)"
     )
+    _add_access(command, _FOR_READING)
     _add_json(command)
 
 
@@ -177,6 +179,7 @@ def _add_tail(commands: _Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "-n", "--updates", type=_at_least(1), metavar="N", help="end after N updates (default: at Ctrl-C)"
     )
+    _add_access(command, _FOR_READING)
     _add_json(command, "a JSON document for each update, in a line of its own")
 
 
@@ -191,12 +194,7 @@ def _add_order(commands: _Commands[argparse.ArgumentParser], name: str, help_tex
         )
     if name == "rollback":
         command.add_argument("--deltas", type=_at_least(1), metavar="N", help="by how many updates instead")
-    command.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help="holds the token (default: the variable HOTDELTA_ADMIN_TOKEN)",
-    )
+    _add_access(command, "holds the token (default: the variable HOTDELTA_ADMIN_TOKEN)")
     _add_json(command)
 
 
@@ -232,6 +230,22 @@ def _add_directory(command: argparse.ArgumentParser) -> None:
 
 def _add_url(command: argparse.ArgumentParser) -> None:
     command.add_argument("url", metavar="URL", help="the server, for example http://127.0.0.1:8000")
+
+
+def _add_access(command: argparse.ArgumentParser, token: str) -> None:
+    command.add_argument("--token-file", type=Path, metavar="FILE", help=token)
+    command.add_argument(
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        help="PEM: whom to trust with https (default: as the system does)",
+    )
+    command.add_argument(
+        "--client-cert", type=Path, metavar="FILE", help="PEM: the certificate to show, for mutual TLS"
+    )
+    command.add_argument(
+        "--client-key", type=Path, metavar="FILE", help="PEM: its key, when that is in another file"
+    )
 
 
 def _add_json(

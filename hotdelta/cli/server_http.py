@@ -10,6 +10,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from hotdelta.cli.access import READING_TOKEN_VARIABLE, Access
 from hotdelta.errors import ConfigurationError, RequestError
 
 _HOW_TO_WRITE = "write http://HOST:PORT, as the server prints it"
@@ -29,7 +30,7 @@ def is_url(text: str) -> bool:
 class ServerHttp:
     """One server, asked again and again over the same connection. Redirects are not followed."""
 
-    def __init__(self, url: str, *, timeout_seconds: float) -> None:
+    def __init__(self, url: str, *, timeout_seconds: float, access: Access | None = None) -> None:
         """Raises ConfigurationError for what is no address."""
         import httpx
 
@@ -37,7 +38,11 @@ class ServerHttp:
             raise ConfigurationError(f"{url!r} is no address", hint=_HOW_TO_WRITE)
         self.url = url.rstrip("/")
         self._httpx = httpx
-        self._client = httpx.Client(timeout=timeout_seconds)
+        access = access or Access()
+        headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
+        self._client = httpx.Client(
+            timeout=timeout_seconds, headers=headers, verify=access.tls if access.tls is not None else True
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -51,9 +56,9 @@ class ServerHttp:
         """Raises RequestError when nobody answers, ConfigurationError when it is no server of hotdelta."""
         return self._ask("GET", path, "is the server overloaded, or the network down?")
 
-    def post(self, path: str, document: Document, *, token: str, if_silent: str) -> Answer:
+    def post(self, path: str, document: Document, *, if_silent: str) -> Answer:
         """The same. `if_silent`: what to do when no answer comes, although the order may have been carried out."""
-        return self._ask("POST", path, if_silent, json=document, headers={"Authorization": f"Bearer {token}"})
+        return self._ask("POST", path, if_silent, json=document)
 
     def _ask(self, method: str, path: str, if_silent: str, **options: Any) -> Answer:
         httpx = self._httpx
@@ -83,6 +88,11 @@ class ServerHttp:
 
 def require_ok(answer: Answer, url: str) -> Document:
     """What was answered. Raises RequestError with the server's own reason when it is a refusal."""
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        raise RequestError(
+            f"{url} does not answer without a token that it knows",
+            hint=f"give one of the server's --predict-token-file with --token-file or {READING_TOKEN_VARIABLE}",
+        )
     if answer.status != HTTPStatus.OK:
         raise RequestError(f"{url} refuses: {answer.document.get('error')}")
     return answer.document

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from hotdelta.cli.access import access_for_reading
 from hotdelta.cli.output import Cell, Row, format_bytes, print_fields, print_json, print_table
 from hotdelta.cli.server_http import ServerHttp, require_ok
 from hotdelta.logs import counted
@@ -30,11 +32,16 @@ def read_status(server: ServerHttp) -> Status:
     return document
 
 
-def log(url: str, *, is_json: bool) -> int:
+def open_server(url: str, options: argparse.Namespace) -> ServerHttp:
+    """For questions. Raises ConfigurationError."""
+    return ServerHttp(url, timeout_seconds=TIMEOUT_SECONDS, access=access_for_reading(options))
+
+
+def log(options: argparse.Namespace) -> int:
     """0 when the server answers, also when it is stuck: its state says so."""
-    with ServerHttp(url, timeout_seconds=TIMEOUT_SECONDS) as server:
+    with open_server(options.place, options) as server:
         status = read_status(server)
-    if is_json:
+    if options.is_json:
         print_json(status)
     else:
         _print(status)

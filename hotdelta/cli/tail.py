@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 from hotdelta.cli.output import Cell, Row, format_bytes, format_rows, has_style, rich_table, warn
 from hotdelta.cli.server_http import ServerHttp
 from hotdelta.cli.server_status import (
-    TIMEOUT_SECONDS,
     Status,
+    open_server,
     read_status,
     show_behind,
     show_ms,
@@ -112,7 +112,7 @@ class View(Protocol):
 def run(options: argparse.Namespace) -> int:
     stop = threading.Event()
     view: View = JsonView() if options.is_json else TableView() if has_style(sys.stdout) else LineView()
-    with ServerHttp(options.url, timeout_seconds=TIMEOUT_SECONDS) as server:
+    with open_server(options.url, options) as server:
         try:
             follow(server, view, options.updates, wait=lambda: stop.wait(options.interval))
         except KeyboardInterrupt:
