@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +19,19 @@ MOST_SILENT_SECONDS = 600.0
 PROGRESS_SECONDS = 5.0
 
 
+# What every event of a thread is about.
+_about = threading.local()
+
+
+def about(**fields: Any) -> None:
+    """From now on every event of this thread has these fields, too, before its own; with none it has its own alone."""
+    _about.fields = fields
+
+
 def event(logger: logging.Logger, level: int, phrase: str, **fields: Any) -> None:
     """Log `phrase` with `fields`; the record carries both in `phrase` and `fields`."""
     if logger.isEnabledFor(level):
+        fields = {**getattr(_about, "fields", {}), **fields}
         text = " ".join([phrase, *(f"{name}={_show(value)}" for name, value in fields.items())])
         logger.log(level, "%s", text, extra={"phrase": phrase, "fields": fields}, stacklevel=2)
 

@@ -147,6 +147,7 @@ class Loader:
             clock=clocks.monotonic,
             poll_seconds=settings.poll_seconds,
             between_looks=self._statistics.keep if self._statistics else _nothing,
+            told=settings.told,
         )
 
     def start(self) -> None:

@@ -50,6 +50,13 @@ class LoaderSettings:
     """Keeps orders (rollback, pin, release) and statistics of updates over a restart; without it both are forgotten."""
     signing_key_file: Path | None = None
     """With a key only manifests that are signed with it are used, and files are read from private copies."""
+    name: str | None = None
+    """What the log calls this model, where a process has several."""
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What every line of the log about this model says."""
+        return {"model": self.name} if self.name is not None else {}
 
     def __post_init__(self) -> None:
         for name in ("export_dir", "checkpoint_dir", "state_dir"):

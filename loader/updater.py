@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hotdelta.chain import Plan, RestoreFull
 from hotdelta.errors import ApplyError, HotdeltaError
-from hotdelta.logs import event
+from hotdelta.logs import about, event
 from loader.exports.swap import ExportSwap
 from loader.follow.chain_view import ChainView
 from loader.follow.follower import Follower
@@ -50,7 +50,9 @@ class Updater:
         clock: Callable[[], float],
         poll_seconds: float,
         between_looks: Callable[[], None],
+        told: Mapping[str, str],
     ) -> None:
+        """`told`: what every event of its thread says."""
         self._serving = serving
         self._chain = chain
         self._follower = follower
@@ -62,6 +64,7 @@ class Updater:
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._between_looks = between_looks
+        self._told = told
         self._next_poll = 0.0
         self._told_of_deltas: int | None = None
         self._is_stopping = threading.Event()
@@ -112,6 +115,7 @@ class Updater:
         return self._commands.ask(carry_out)
 
     def _run(self) -> None:
+        about(**self._told)
         look: Look = None
         while not self._is_stopping.is_set():
             self.look_once(look)

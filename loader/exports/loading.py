@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hotdelta.export_metadata import read_metadata
-from hotdelta.logs import event
+from hotdelta.logs import about, event
 from loader.checks.sanity import Figures
 from loader.checks.sanity_statistics import LargestNorms
 from loader.exports.values import find_bad_values, measure_values
@@ -51,7 +52,11 @@ class ExportLoading:
         self._orders = orders
         self._when_loaded = when_loaded
         self._load_model = load_model
-        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hotdelta-export-loader")
+        self._loader = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="hotdelta-export-loader",
+            initializer=functools.partial(about, **settings.told),
+        )
         self._loading: tuple[ExportVersion, Future[LoadedExport]] | None = None
 
     @property

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hotdelta.chain import Node, Position, SignatureSpec
 from hotdelta.errors import ApplyError, HotdeltaError, NotReadyError, RequestError, SanityError
 from hotdelta.export_metadata import read_metadata
-from hotdelta.logs import event
+from hotdelta.logs import about, event
 from hotdelta.sanity_limits import SanitySettings
 from loader.exports.values import find_bad_values, measure_values, require_limits_fit
 from loader.exports.versions import ExportVersion, ExportWatch
@@ -62,8 +62,10 @@ class StaticLoader:
         poll_seconds: float,
         sanity: SanitySettings,
         after_swap: Callable[[], None] = lambda: None,
+        name: str | None = None,
     ) -> None:
-        """`after_swap` is called when another model has begun to serve (gc.freeze)."""
+        """`after_swap` is called when another model has begun to serve (gc.freeze); `name`: what the log calls it."""
+        self._told = {"model": name} if name is not None else {}
         self._exports = ExportWatch(export_dir)
         self._export_dir = export_dir
         self.figures = UpdateFigures()
@@ -77,7 +79,7 @@ class StaticLoader:
         self._thread = threading.Thread(target=self._run, name="hotdelta-exports", daemon=True)
 
     def start(self) -> None:
-        event(logger, logging.WARNING, "nothing is followed", reason=_NO_CHAIN)
+        event(logger, logging.WARNING, "nothing is followed", **self._told, reason=_NO_CHAIN)
         self._thread.start()
 
     def stop(self) -> None:
@@ -145,6 +147,7 @@ class StaticLoader:
         _refuse()
 
     def _run(self) -> None:
+        about(**self._told)
         while not self._is_stopping.is_set():
             try:
                 self._look()
