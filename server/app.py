@@ -1,13 +1,10 @@
-"""Builds the application: everything that answers HTTP, around a loader that it starts and stops."""
+"""Builds the application: everything that answers HTTP, around models that it starts and stops."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import threading
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -17,10 +14,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import hotdelta
-from hotdelta.chain import Position
 from hotdelta.errors import HotdeltaError, UnauthorizedError
+from server.admin.fleet_routes import fleet_router
 from server.admin.routes import ADMIN_PATHS, admin_router
 from server.admin.tokens import AdminTokens
+from server.configuration import Configuration
 from server.figures import RequestFigures
 from server.http import error_responses
 from server.http.body_route import BodyRoute, Respond
@@ -28,18 +26,14 @@ from server.http.connection_limits import BufferedBytes, ConnectionLimits
 from server.http.openapi import describe
 from server.metrics.collector import ServerCollector
 from server.metrics.route import metrics_router
-from server.models.models import Entry, Models
+from server.models.by_name import PREDICT_BY_NAME, is_predict_by_name, plane_of
+from server.models.fleet import Fleet, MakeModel
 from server.predict import route as predict_route
-from server.predict.batching import Batcher
-from server.predict.data_plane import DataPlane
-from server.predict.position_wait import PositionWait
 from server.predict.route import PredictRoute
 from server.protocols.open_inference import rest as open_inference
 from server.protocols.open_inference.rest import OpenInference, is_inference_call
 from server.protocols.tensorflow_serving import rest as tensorflow_serving
 from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
-from server.served_model import ServedModel
-from server.settings import Settings
 from server.status.routes import OPEN_PATHS, status_router
 from server.tokens import PredictTokens
 
@@ -51,6 +45,7 @@ class _Application(FastAPI):
     """FastAPI for all but predictions: its middleware and routing would add a third to what one costs."""
 
     predict: ASGIApp
+    predict_by_name: ASGIApp
     serving: ASGIApp
     inference: ASGIApp
     tokens: PredictTokens | None = None
@@ -70,6 +65,8 @@ class _Application(FastAPI):
                 return self.predict
             if is_serving_call(path):
                 return self.serving
+            if is_predict_by_name(path):
+                return self.predict_by_name
             if is_inference_call(path):
                 return self.inference
         return super().__call__
@@ -86,35 +83,29 @@ def _refusal(scope: Scope, tokens: PredictTokens, needs_none: frozenset[str]) ->
     return None
 
 
-def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
+def create_app(
+    configuration: Configuration,
+    make_model: MakeModel,
+    *,
+    reread: Callable[[], Configuration] | None = None,
+    after_removal: Callable[[], None] = lambda: None,
+) -> FastAPI:
     """The application. Nothing runs before its start-up; after its shut-down `state.is_at_rest` tells if all ended.
 
-    `state.limits` is what the connections to it must go by.
+    `state.limits` is what the connections to it must go by, `state.fleet` what may be told to change the models.
     """
-
-    def live_position() -> Position | None:
-        node = loader.status().node
-        return node.position if node else None
-
-    batcher = Batcher(
-        loader.predict,
-        max_batch_size=settings.max_batch_size,
-        max_rows=settings.max_rows,
-        max_queue=settings.max_queue,
-        workers=settings.predict_workers,
-        timeout_seconds=settings.request_timeout_seconds,
-    )
+    settings = configuration.server
     limits = ConnectionLimits(
         settings.max_connections, settings.client_timeout_seconds, BufferedBytes(settings.max_buffered_bytes)
     )
-    plane = DataPlane(loader, batcher, PositionWait(live_position), max_wait_ms=settings.max_wait_ms)
-    models = Models(Entry(plane, given_name=settings.model_name))
+    fleet = Fleet(configuration, make_model, reread=reread, after_removal=after_removal)
+    models = fleet.models
     serving, inference = TensorFlowServing(models), OpenInference(models)
 
     requests: dict[str, RequestFigures] = {}
 
     def route(respond: Respond, protocol: str) -> ASGIApp:
-        figures = requests[protocol] = RequestFigures()
+        figures = requests.setdefault(protocol, RequestFigures())
         bodies = BodyRoute(
             respond, max_body_bytes=settings.max_body_bytes, buffered=limits.buffered, figures=figures
         )
@@ -124,26 +115,31 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
         title="hotdelta",
         version=hotdelta.__version__,
         description="Predictions from a model that is seconds old; each answer says which position it came from.",
-        lifespan=functools.partial(_run, loader=loader, batcher=batcher),
+        lifespan=functools.partial(_run, fleet=fleet),
         redoc_url=None,
         # It would send clients to http:// also when a proxy speaks TLS for us.
         redirect_slashes=False,
     )
     app.state.limits = limits
+    app.state.fleet = fleet
     admins = AdminTokens.read(settings.admin_token_file)
     if settings.predict_token_file is not None:
         app.tokens = PredictTokens(settings.predict_token_file, more=admins.tokens)
     # Orders have tokens of their own.
     app.needs_no_token = OPEN_PATHS | ADMIN_PATHS
-    app.predict = route(PredictRoute(plane).respond, predict_route.PROTOCOL)
+    app.predict = route(PredictRoute(models.default_plane).respond, predict_route.PROTOCOL)
+    find = functools.partial(plane_of, models)
+    app.predict_by_name = route(PredictRoute(find).respond, predict_route.PROTOCOL)
     app.serving = route(serving.respond, tensorflow_serving.PROTOCOL)
     app.inference = route(inference.respond, open_inference.PROTOCOL)
     # For what is no POST: that is refused as on every other path.
     app.router.routes.append(Route(_PREDICT, app.predict, methods=["POST"]))
+    app.router.routes.append(Route(PREDICT_BY_NAME, app.predict_by_name, methods=["POST"]))
     app.router.routes += serving.routes(app.serving) + inference.routes(app.inference)
-    app.include_router(status_router(loader, batcher))
+    app.include_router(status_router(fleet))
     app.include_router(metrics_router(ServerCollector(models, requests, limits.buffered)))
-    app.include_router(admin_router(loader, admins))
+    app.include_router(admin_router(models, admins))
+    app.include_router(fleet_router(fleet, admins))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)
     app.add_exception_handler(HTTPException, error_responses.answer_http_exception)
     app.add_exception_handler(Exception, error_responses.answer_unexpected)
@@ -152,24 +148,9 @@ def create_app(settings: Settings, loader: ServedModel) -> FastAPI:
 
 
 @contextlib.asynccontextmanager
-async def _run(app: FastAPI, *, loader: ServedModel, batcher: Batcher) -> AsyncIterator[None]:
-    loader.start()
-    batcher.start()
+async def _run(app: FastAPI, *, fleet: Fleet) -> AsyncIterator[None]:
+    fleet.start()
     try:
         yield
     finally:
-        app.state.is_at_rest = await _stop(loader, batcher)
-
-
-async def _stop(loader: ServedModel, batcher: Batcher) -> bool:
-    """Whether all threads have ended. A prediction, or the loading of a large export, may take much longer.
-
-    Neither waits for the other: the loader has files to write, and to remove, also while a prediction hangs.
-    """
-    deadline = time.monotonic() + _REST_SECONDS
-    stops = [threading.Thread(target=part.stop, name="stop", daemon=True) for part in (batcher, loader)]
-    for thread in stops:
-        thread.start()
-    for thread in stops:
-        await asyncio.to_thread(thread.join, max(0.0, deadline - time.monotonic()))
-    return not any(thread.is_alive() for thread in stops)
+        app.state.is_at_rest = await fleet.stop(_REST_SECONDS)

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import functools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import JsonFormatter, TextFormatter, event
 from hotdelta.quiet_import import quiet_import
 from hotdelta.sanity_limits import SanitySettings, describe_limits
+from server.configuration import Configuration, all_settings, read_configuration
 from server.log_writer import LogWriter
+from server.model_settings import ModelSettings
 from server.served_model import ServedModel
-from server.settings import Settings, flag_name, parse, read_settings, variable_name
+from server.setting_values import flag_name, parse, variable_name
 from server.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from server.models.fleet import Fleet
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -65,43 +72,61 @@ finish. Exit codes: 0 stopped, 1 it could not start (the reason is on standard e
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = vars(_parser().parse_args(arguments))
     _hear_signals()
+
+    def read() -> Configuration:
+        return read_configuration(flags, os.environ)
+
     try:
-        settings = read_settings(flags, os.environ)
+        configuration = read()
     except ConfigurationError as error:
         print(f"server: {error}", file=sys.stderr)
         return EXIT_USAGE
-    log = _log_to_stderr(settings.log_format)
+    log = _log_to_stderr(configuration.server.log_format)
     try:
-        return _serve(settings)
+        return _serve(configuration, read)
     except HotdeltaError as error:
-        if settings.log_format == "json":
+        if configuration.server.log_format == "json":
             event(logger, logging.ERROR, "cannot start", error=error)
         else:
             log.say(f"server: {error}")
         return EXIT_FAILED
 
 
-def _serve(settings: Settings) -> int:
-    from server.http.listening import bind, run
+def _serve(configuration: Configuration, read: Callable[[], Configuration]) -> int:
+    from server.http.listening import HangUps, bind, run
 
+    hang_ups = HangUps() if configuration.file is not None else None
+    settings = configuration.server
     tls = TlsFiles.of(settings)
     # Before the seconds that TensorFlow takes to import: a port that is taken, or a key that is not the certificate's,
     # should be heard of at once.
     if tls is not None:
         tls.context()
     listener = bind(settings.host, settings.port)
-    event(
-        logger,
-        logging.INFO,
-        "starting",
-        export_dir=settings.export_dir,
-        checkpoint_dir=settings.checkpoint_dir or "none",
-        pid=os.getpid(),
-    )
-    loader = _make_loader(settings)
+    for model in configuration.models:
+        named = {} if configuration.is_one_model else {"model": model.model_name}
+        event(
+            logger,
+            logging.INFO,
+            "starting",
+            **named,
+            export_dir=model.export_dir,
+            checkpoint_dir=model.checkpoint_dir or "none",
+            pid=os.getpid(),
+        )
+    with quiet_import():
+        import loader  # noqa: F401 - before the first model, whatever becomes of that
     from server.app import create_app
+    from server.garbage import freeze
 
-    app = create_app(settings, loader)
+    app = create_app(
+        configuration,
+        functools.partial(_make_loader, is_one_model=configuration.is_one_model),
+        reread=read if hang_ups is not None else None,
+        after_removal=freeze,
+    )
+    if hang_ups is not None:
+        hang_ups.when_heard = _Rereading(app.state.fleet).begin
     announcement = _json_announcement if settings.log_format == "json" else "listening on {}".format
     run(
         app,
@@ -110,6 +135,7 @@ def _serve(settings: Settings) -> int:
         limits=app.state.limits,
         tls=tls,
         announcement=announcement,
+        hang_ups=hang_ups,
     )
     event(logger, logging.INFO, "stopped")
     if not app.state.is_at_rest:
@@ -117,15 +143,40 @@ def _serve(settings: Settings) -> int:
     return 0
 
 
-def _make_loader(settings: Settings) -> ServedModel:
-    with quiet_import():
-        from loader import Loader, LoaderSettings, StaticLoader
+class _Rereading:
+    """What SIGHUP does where there is a file: nobody waits for it, so the log says what came of it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self) -> None:
+        try:
+            await self._fleet.reload()
+        except HotdeltaError as error:
+            event(logger, logging.ERROR, "the models stay as they are", reason=error)
+
+
+def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
+    from loader import Loader, LoaderSettings, StaticLoader
     from server.garbage import freeze
+
+    # With several the log says which one each line is about.
+    name = None if is_one_model else settings.model_name
 
     sanity = SanitySettings.changed_by(settings.sanity)
     if settings.checkpoint_dir is None:
         return StaticLoader(
-            settings.export_dir, poll_seconds=settings.poll_seconds, sanity=sanity, after_swap=freeze
+            settings.export_dir,
+            poll_seconds=settings.poll_seconds,
+            sanity=sanity,
+            after_swap=freeze,
+            name=name,
         )
     chosen = LoaderSettings(
         export_dir=settings.export_dir,
@@ -138,6 +189,7 @@ def _make_loader(settings: Settings) -> ServedModel:
         pin=settings.pin,
         state_dir=settings.state_dir,
         signing_key_file=settings.signing_key_file,
+        name=name,
     )
     return Loader(chosen, after_swap=freeze)
 
@@ -156,7 +208,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for setting in fields(Settings):
+    for setting in all_settings():
         _add_flag(parser, setting)
     return parser
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import time
 
 from hotdelta.logs import event
 
 logger = logging.getLogger(__name__)
 
+# Models that become ready together would else thaw what another one has just frozen.
+_one_at_a_time = threading.Lock()
+
 
 def freeze() -> None:
     """Collect once, the export that was replaced included, and never look at what is left again.
 
-    By the updater thread: before the first model serves, and after another one has taken its place.
+    By an updater thread: before its first model serves, and after another one has taken its place.
     """
     start = time.perf_counter()
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
+    with _one_at_a_time:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
     event(
         logger,
         logging.DEBUG,

@@ -20,7 +20,8 @@ from hotdelta.given_directory import refuse_nested, to_directory
 from hotdelta.keras import DeltaCheckpoint
 from hotdelta.train import CheckpointConfig, DeltaWriter, Job, TrainerProgress
 from loader import LoaderSettings
-from server.settings import Settings, read_settings
+from server.configuration import read_configuration
+from server.model_settings import ModelSettings
 
 pytestmark = pytest.mark.I9
 
@@ -48,9 +49,9 @@ ENTRANCES: dict[str, Callable[[], Any]] = {
     "export a model": lambda: export_saved_model(a_model(), GIVEN),
     "export from": lambda: export_saved_model(GIVEN, "export"),
     "export to": lambda: export_saved_model("run", Path(GIVEN)),
-    "server": lambda: read_settings({}, {"HOTDELTA_EXPORT_DIR": "a", "HOTDELTA_CHECKPOINT_DIR": GIVEN}),
-    "server settings": lambda: Settings(Path(GIVEN), Path("run")),
-    "server state": lambda: Settings(Path("export"), Path("run"), state_dir=Path(GIVEN)),
+    "server": lambda: read_configuration({}, {"HOTDELTA_EXPORT_DIR": "a", "HOTDELTA_CHECKPOINT_DIR": GIVEN}),
+    "server settings": lambda: ModelSettings(Path(GIVEN), Path("run")),
+    "server state": lambda: ModelSettings(Path("export"), Path("run"), state_dir=Path(GIVEN)),
     "loader": lambda: LoaderSettings(Path("export"), Path(GIVEN)),
 }
 
@@ -113,8 +114,8 @@ def test_a_path_that_leads_nowhere_is_refused(
     Path("loop").symlink_to("loop")
     for refused in (
         lambda: to_directory(given),
-        lambda: Settings(Path(given), Path("run")),
-        lambda: Settings(Path("export"), Path("run"), state_dir=Path(given)),
+        lambda: ModelSettings(Path(given), Path("run")),
+        lambda: ModelSettings(Path("export"), Path("run"), state_dir=Path(given)),
     ):
         with pytest.raises(ConfigurationError, match=r"cannot be used: .*(too long|loop|symbolic links)"):
             refused()
@@ -142,7 +143,7 @@ def test_exports_do_not_go_where_the_trainer_writes(
     Path("link").symlink_to("run")
     for refused in (
         lambda: export_saved_model("run", export_dir),
-        lambda: Settings(Path(export_dir), Path("run")),
+        lambda: ModelSettings(Path(export_dir), Path("run")),
     ):
         with pytest.raises(ConfigurationError, match=f"{problem}. give exports a directory of their own"):
             refused()

@@ -1,10 +1,10 @@
-"""The orders of an operator: POST /model/rollback, /model/pin, /model/resume and /model/quarantine/release."""
+"""The orders of an operator to a model: rollback, pin, resume, release."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -19,6 +19,8 @@ from server.admin.tokens import AdminTokens
 from server.http.connection_limits import BufferedBytes
 from server.http.error_responses import json_response
 from server.http.request_body import read_body
+from server.models.entry import Entry
+from server.models.models import Models
 from server.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
@@ -36,64 +38,84 @@ ADMIN_PATHS = frozenset(route.split()[1] for route in ADMIN_ROUTES)
 Order = Callable[[], Node | None]
 
 
-def admin_router(model: ServedModel, tokens: AdminTokens) -> APIRouter:
+def admin_router(models: Models, tokens: AdminTokens) -> APIRouter:
+    """Each order for the default model, and for one by its name or a label."""
     router = APIRouter()
-    desk = _Desk(model, tokens)
-
-    @router.post("/model/rollback", summary="Go back to an earlier position, and stay there")
-    async def rollback(request: Request) -> Response:
-        return await desk.carry_out(request, "rollback", _read_rollback)
-
-    @router.post("/model/pin", summary="Stay at a position")
-    async def pin(request: Request) -> Response:
-        return await desk.carry_out(request, "pin", _read_pin)
-
-    @router.post("/model/resume", summary="Follow the trainer again")
-    async def resume(request: Request) -> Response:
-        return await desk.carry_out(request, "resume", _read_resume)
-
-    @router.post("/model/quarantine/release", summary="Take a quarantined update after all")
-    async def release(request: Request) -> Response:
-        return await desk.carry_out(request, "release", _read_release)
-
+    desk = Desk(tokens)
+    for verb, read, summary in (
+        ("rollback", _read_rollback, "Go back to an earlier position, and stay there"),
+        ("pin", _read_pin, "Stay at a position"),
+        ("resume", _read_resume, "Follow the trainer again"),
+        ("quarantine/release", _read_release, "Take a quarantined update after all"),
+    ):
+        give = _Giving(desk, models, verb.rpartition("/")[2], read)
+        router.add_api_route(f"/model/{verb}", give.to_default, methods=["POST"], summary=summary)
+        router.add_api_route(f"/models/{{model}}/{verb}", give.to_named, methods=["POST"], summary=summary)
     return router
 
 
-class _Desk:
+class _Giving:
+    """One kind of order to a model."""
+
+    def __init__(
+        self, desk: Desk, models: Models, action: str, read: Callable[[dict[str, Any], ServedModel], Order]
+    ) -> None:
+        self._desk = desk
+        self._models = models
+        self._action = action
+        self._read = read
+
+    async def to_default(self, request: Request) -> Response:
+        return await self._give(request, self._models.default)
+
+    async def to_named(self, request: Request, model: str) -> Response:
+        return await self._give(request, lambda: self._models.entry(model), model=model)
+
+    async def _give(self, request: Request, find: Callable[[], Entry], **about: str) -> Response:
+        async def carry_out(order: dict[str, Any]) -> dict[str, Any]:
+            model = find().model
+            node = await asyncio.to_thread(self._read(order, model))
+            position = str(node) if node else None
+            return {"position": position, "survives_restart": model.status().are_orders_kept}
+
+        return await self._desk.carry_out(request, self._action, carry_out, **about)
+
+
+class Desk:
     """Checks the token, reads the order, and logs who gave it and what came of it."""
 
-    def __init__(self, model: ServedModel, tokens: AdminTokens) -> None:
-        self._model = model
+    def __init__(self, tokens: AdminTokens) -> None:
         self._tokens = tokens
 
     async def carry_out(
-        self, request: Request, action: str, read: Callable[[dict[str, Any], ServedModel], Order]
+        self,
+        request: Request,
+        action: str,
+        give: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+        **about: str,
     ) -> Response:
+        """`give` has the order, and tells what came of it and whether it survives a restart; `about`: of what it is."""
         name = self._require_token(request, action)
         said = "unreadable"
         try:
             order = await _read_document(request)
             said = orjson.dumps(order).decode()
-            node = await asyncio.to_thread(read(order, self._model))
+            outcome = await give(order)
         except HotdeltaError as error:
             event(
                 logger,
                 logging.WARNING,
                 "admin order failed",
                 action=action,
+                **about,
                 by=name,
                 order=said,
                 reason=error,
             )
             raise
-        event(logger, logging.WARNING, "admin order", action=action, by=name, order=said, position=node)
-        document = {
-            "action": action,
-            "position": str(node) if node else None,
-            "by": name,
-            "survives_restart": self._model.status().are_orders_kept,
-        }
-        return json_response(document)
+        survives = {"survives_restart": outcome.pop("survives_restart")}
+        event(logger, logging.WARNING, "admin order", action=action, **about, by=name, order=said, **outcome)
+        return json_response({"action": action, **about, **outcome, "by": name, **survives})
 
     def _require_token(self, request: Request, action: str) -> str:
         try:
@@ -127,7 +149,7 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _read_rollback(document: dict[str, Any], model: ServedModel) -> Order:
-    _require_only(document, {"position", "deltas"})
+    require_only(document, {"position", "deltas"})
     if len(document) != 1:
         raise RequestError("say how far to go back", hint='give {"position": "3.17"} or {"deltas": 1}')
     if "position" in document:
@@ -140,23 +162,23 @@ def _read_rollback(document: dict[str, Any], model: ServedModel) -> Order:
 
 
 def _read_pin(document: dict[str, Any], model: ServedModel) -> Order:
-    _require_only(document, {"position"})
+    require_only(document, {"position"})
     position = _position(document) if document else None
     return lambda: model.pin(position)
 
 
 def _read_resume(document: dict[str, Any], model: ServedModel) -> Order:
-    _require_only(document, set())
+    require_only(document, set())
     return model.resume
 
 
 def _read_release(document: dict[str, Any], model: ServedModel) -> Order:
-    _require_only(document, {"position"})
+    require_only(document, {"position"})
     position = _position(document)
     return lambda: model.release(position)
 
 
-def _require_only(document: dict[str, Any], known: set[str]) -> None:
+def require_only(document: dict[str, Any], known: set[str]) -> None:
     unknown = sorted(document.keys() - known)
     if unknown:
         raise RequestError(

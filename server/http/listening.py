@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import functools
@@ -67,6 +68,24 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+class HangUps:
+    """SIGHUP as a word to the server, and not its end. One that comes before the event loop runs waits for it."""
+
+    def __init__(self) -> None:
+        self.when_heard: Callable[[], None] = lambda: None
+        self._is_waiting = False
+        signal.signal(signal.SIGHUP, self._note)
+
+    def listen(self) -> None:
+        """In the event loop, where `when_heard` is called from now on."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.when_heard)
+        if self._is_waiting:
+            self.when_heard()
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_waiting = True
+
+
 def run(
     app: FastAPI,
     listener: socket.socket,
@@ -75,13 +94,17 @@ def run(
     limits: ConnectionLimits,
     tls: TlsFiles | None = None,
     announcement: Callable[[str], str],
+    hang_ups: HangUps | None = None,
 ) -> None:
     """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish.
 
-    `announcement` makes the line that is printed when it answers out of the URL at which it does.
+    `announcement` makes the line that is printed when it answers out of the URL at which it does. `hang_ups`: who hears
+    of SIGHUP; None: that means what it meant before.
     """
     allow_files(limits.max_connections if tls is None else limits.max_connections + MAX_HANDSHAKES)
-    server = Listener(configure(app, stop_seconds=stop_seconds, limits=limits), limits, tls, announcement)
+    server = Listener(
+        configure(app, stop_seconds=stop_seconds, limits=limits), limits, tls, announcement, hang_ups
+    )
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         """For signals that come before uvicorn listens to them. At its end it raises those that it handled again."""
@@ -137,12 +160,14 @@ class Listener(OpenServer):
         limits: ConnectionLimits,
         tls: TlsFiles | None,
         announcement: Callable[[str], str],
+        hang_ups: HangUps | None = None,
     ) -> None:
         """Raises ConfigurationError when the files for TLS cannot be used."""
         super().__init__(config)
         self._limits = limits
         self._contexts = None if tls is None else WatchedFiles(tls.paths, tls.context)
         self._announcement = announcement
+        self._hang_ups = hang_ups
 
     async def listen(self, listener: socket.socket) -> Listening:
         if self._contexts is None:
@@ -152,6 +177,8 @@ class Listener(OpenServer):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._hang_ups is not None:
+            self._hang_ups.listen()
         scheme = "http" if self._contexts is None else "https"
         for listener in sockets or []:
             host, port = listener.getsockname()[:2]

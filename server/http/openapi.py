@@ -85,20 +85,30 @@ _ORDER_REFUSALS = {
     "400": "The order cannot be read, or not be carried out. Nothing has changed.",
     "401": "It carries no token that is known.",
     "403": "The server was started without --admin-token-file, and takes no orders.",
+    "404": "There is no such model, or none is marked as the default one.",
     "413": "The body is too large.",
     "500": "It could not be carried out: the log says why.",
     "503": "No model is served yet. See Retry-After.",
 }
-_ORDER_ANSWER = {
-    "type": "object",
-    "required": ["action", "position", "by", "survives_restart"],
-    "properties": {
-        "action": {"type": "string", "example": "pin"},
-        "position": {"type": ["string", "null"], "description": "What is served now.", "example": "3.17"},
-        "by": {"type": "string", "description": "The name of the token."},
-        "survives_restart": {"type": "boolean"},
-    },
-}
+
+
+def _answer(**properties: dict[str, Any]) -> dict[str, Any]:
+    """Of an order that was carried out."""
+    return {
+        "type": "object",
+        "required": ["action", *properties, "by", "survives_restart"],
+        "properties": {
+            "action": {"type": "string", "example": "pin"},
+            **properties,
+            "by": {"type": "string", "description": "The name of the token."},
+            "survives_restart": {"type": "boolean"},
+        },
+    }
+
+
+_ORDER_ANSWER = _answer(
+    position={"type": ["string", "null"], "description": "What is served now.", "example": "3.17"}
+)
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
@@ -113,12 +123,14 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-def _order(body: dict[str, Any], *, is_required: bool) -> dict[str, Any]:
+def _order(
+    body: dict[str, Any], *, is_required: bool, answer: dict[str, Any] = _ORDER_ANSWER
+) -> dict[str, Any]:
     return {
         "security": [{_SCHEME: []}],
         "requestBody": {"required": is_required, "content": _json(body)},
         "responses": {
-            "200": {"description": "It is carried out.", "content": _json(_ORDER_ANSWER)},
+            "200": {"description": "It is carried out.", "content": _json(answer)},
             **_errors(_ORDER_REFUSALS),
         },
     }
@@ -131,18 +143,19 @@ def _states(described: dict[str, str]) -> dict[str, Any]:
     }
 
 
+_PREDICT_RESPONSES = {
+    "200": {
+        "description": "The prediction and the position that it came from.",
+        "headers": {"X-Model-Version": {"schema": {"type": "string"}, "description": "The position."}},
+        "content": _json(_ANSWER),
+    },
+    **_errors(_REFUSALS),
+}
 _PREDICT = {
     "summary": "Predict",
     "description": "All of an answer comes from one position. The Content-Type of the request does not matter.",
     "requestBody": {"required": True, "content": _json(_REQUEST)},
-    "responses": {
-        "200": {
-            "description": "The prediction and the position that it came from.",
-            "headers": {"X-Model-Version": {"schema": {"type": "string"}, "description": "The position."}},
-            "content": _json(_ANSWER),
-        },
-        **_errors(_REFUSALS),
-    },
+    "responses": _PREDICT_RESPONSES,
 }
 
 _SERVING_REQUEST = {
@@ -279,6 +292,36 @@ _STATUS, _METADATA = (
 
 _INPUTS, _READY = "Its inputs and outputs, by the Open Inference Protocol", "Whether it can be asked"
 
+
+def _of_model(described: dict[str, str]) -> dict[str, Any]:
+    states = _states(described)
+    states["responses"].update(_errors(_UNKNOWN_MODEL))
+    return {"parameters": [_MODEL], **states}
+
+
+_LABEL = {**_MODEL, "name": "label"}
+_CHANGE_ANSWER = _answer(
+    added={"type": "array", "items": {"type": "string"}},
+    removed={"type": "array", "items": {"type": "string"}},
+)
+_LABEL_ANSWER = _answer(model={"type": "string"}, before={"type": ["string", "null"]})
+_ORDERS = {
+    "rollback": _order(
+        {
+            **_object(position=_POSITION, deltas={"type": "integer", "minimum": 1}),
+            "oneOf": [{"required": ["position"]}, {"required": ["deltas"]}],
+            "example": {"position": "3.17"},
+        },
+        is_required=True,
+    ),
+    "pin": _order(
+        {**_object(position=_POSITION), "description": "Without a position: what is served now."},
+        is_required=False,
+    ),
+    "resume": _order(_object(), is_required=False),
+    "quarantine/release": _order({**_object(position=_POSITION), "required": ["position"]}, is_required=True),
+}
+
 # By path and method; what FastAPI knows of a route is kept beside it.
 _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
     ("/predict", "post"): _PREDICT,
@@ -298,7 +341,7 @@ _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
         "summary": "The models that are served here",
         "responses": {
             "200": {
-                "description": "One, or none yet.",
+                "description": "Those that serve something.",
                 "content": _json({"type": "array", "items": {"type": "object"}}),
             },
             **_errors({"413": "The body is too large.", "503": "Too many requests wait. See Retry-After."}),
@@ -309,22 +352,41 @@ _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
     ("/v2/health/ready", "get"): _states(
         {"200": "Predictions can be answered.", "503": "Not yet. See Retry-After."}
     ),
-    ("/model/rollback", "post"): _order(
+    **{(f"/model/{verb}", "post"): described for verb, described in _ORDERS.items()},
+    **{
+        (f"/models/{{model}}/{verb}", "post"): described | {"parameters": [_MODEL]}
+        for verb, described in _ORDERS.items()
+    },
+    ("/models/reload", "post"): _order(_object(), is_required=False, answer=_CHANGE_ANSWER),
+    ("/models/{model}/load", "post"): _order(
         {
-            **_object(position=_POSITION, deltas={"type": "integer", "minimum": 1}),
-            "oneOf": [{"required": ["position"]}, {"required": ["deltas"]}],
-            "example": {"position": "3.17"},
+            "type": "object",
+            "required": ["export_dir"],
+            "properties": {"export_dir": {"type": "string"}, "checkpoint_dir": {"type": "string"}},
+            "description": "The keys that a table [models.NAME] of the file of --config may have.",
         },
         is_required=True,
+        answer=_CHANGE_ANSWER,
+    )
+    | {"parameters": [_MODEL]},
+    ("/models/{model}/unload", "post"): _order(_object(), is_required=False, answer=_CHANGE_ANSWER)
+    | {"parameters": [_MODEL]},
+    ("/labels/{label}", "post"): _order(
+        {**_object(model={"type": "string"}), "required": ["model"]}, is_required=True, answer=_LABEL_ANSWER
+    )
+    | {"parameters": [_LABEL]},
+    ("/models", "get"): _states({"200": "Each with its labels, and how it is."}),
+    ("/labels", "get"): _states({"200": "The model of each, and the one before it was moved."}),
+    ("/models/{model}/predict", "post"): _PREDICT
+    | {
+        "parameters": [_MODEL],
+        "responses": {**_PREDICT_RESPONSES, **_errors(_UNKNOWN_MODEL)},
+    },
+    ("/models/{model}/version", "get"): _of_model({"200": "What GET /model/version says, of this model."}),
+    ("/models/{model}/ready", "get"): _of_model(
+        {"200": "It can be asked.", "503": "Not yet; `reason` says what is waited for. See Retry-After."}
     ),
-    ("/model/pin", "post"): _order(
-        {**_object(position=_POSITION), "description": "Without a position: what is served now."},
-        is_required=False,
-    ),
-    ("/model/resume", "post"): _order(_object(), is_required=False),
-    ("/model/quarantine/release", "post"): _order(
-        {**_object(position=_POSITION), "required": ["position"]}, is_required=True
-    ),
+    ("/v1/models", "get"): _states({"200": "What can be asked: names of models, and labels."}),
     ("/", "get"): _states({"200": "The routes, and what each is for."}),
     ("/model/version", "get"): _states(
         {"200": "The position and how it was reached; null before there is one."}

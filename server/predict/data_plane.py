@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 
@@ -18,13 +20,26 @@ class DataPlane:
     """Answers from one position, and from none that is older than the request wants. Belongs to the event loop.
 
     The model runs in the threads of the batcher. `max_wait_ms`: as long as a request may wait for its position.
+    `told_name`: what answers say of which model they are; None where there is only one. `in_flight`: requests that wait
+    for a position or for the model.
     """
 
-    def __init__(self, model: ServedModel, batcher: Batcher, wait: PositionWait, *, max_wait_ms: int) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        batcher: Batcher,
+        wait: PositionWait,
+        *,
+        max_wait_ms: int,
+        told_name: str | None = None,
+    ) -> None:
         self.model = model
         self.max_wait_ms = max_wait_ms
         self.batcher = batcher
         self.figures = PredictFigures()
+        self.told_name = told_name
+        self.in_flight = 0
+        self._is_at_rest: asyncio.Event | None = None
         self._wait = wait
 
     @property
@@ -32,13 +47,26 @@ class DataPlane:
         """What may be asked for now; empty while nothing is served."""
         return self.model.signatures
 
+    async def come_to_rest(self, seconds: float) -> None:
+        """When nobody is given this way any more: until those who have it have their answers, or time is over."""
+        if self.in_flight:
+            self._is_at_rest = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_at_rest.wait(), seconds)
+
     async def predict(self, asked: PredictRequest, *, protocol: str) -> Answer:
         """`protocol`: under which it is counted. Raises PositionNotReachedError, and what the batcher raises."""
         started = time.perf_counter()
         wanted = asked.min_position
-        if wanted is not None and not await self._wait.until(wanted, asked.wait_ms / 1000):
-            raise _not_reached(wanted, self._wait.live_position())
-        outputs, version = await self.batcher.predict(asked.signature, asked.feeds)
+        self.in_flight += 1
+        try:
+            if wanted is not None and not await self._wait.until(wanted, asked.wait_ms / 1000):
+                raise _not_reached(wanted, self._wait.live_position())
+            outputs, version = await self.batcher.predict(asked.signature, asked.feeds)
+        finally:
+            self.in_flight -= 1
+            if self._is_at_rest is not None and not self.in_flight:
+                self._is_at_rest.set()
         served = version.position
         if wanted is not None and (served is None or served < wanted):
             # It was served a moment ago: the model went back in between.

@@ -80,6 +80,23 @@ def trained_model() -> keras.Model:
     return model
 
 
+def old_model() -> keras.Model:
+    """Its chain is in ranker_7/run."""
+    model = small_model()
+    with DeltaCheckpoint("ranker_7/run", save_secs=None, save_incremental_secs=None) as checkpoint:
+        model.fit(random_batches(), callbacks=[checkpoint], verbose=0)
+    return model
+
+
+def wider_model() -> keras.Model:
+    """The same table, and one layer more."""
+    item = keras.Input((), dtype="int64", name="item")
+    hidden = keras.layers.Dense(8, name="hidden")(Embedding(50, 4, name="items")(item))
+    model = keras.Model(item, keras.layers.Dense(1, name="score")(hidden))
+    model.compile(Adagrad(0.05), "mse")
+    return model
+
+
 def for_training() -> Scope:
     return {
         "model": small_model(),
@@ -96,6 +113,7 @@ READERS_OWN: dict[str, Callable[[], Scope]] = {
     "export.md": lambda: {"keras_model": small_model(), "module": Towers()},
     "saving.md": lambda: {"model": trained_model(), "data": random_batches()},
     "from-fluid.md": lambda: {"model": small_model(), "data": random_batches()},
+    "several-models.md": lambda: {"wider_model": wider_model, "data": random_batches(), "old": old_model()},
     "distributed.md": lambda: {"make_model": small_model, "data": random_batches()},
     "open-vocabulary.md": dict,
 }

@@ -22,10 +22,9 @@ from hotdelta.sanity_limits import SanitySettings
 from loader import Loader, LoaderSettings, StaticLoader
 from loader.follow.broken_links import BrokenLinks
 from loader.follow.chain_view import ChainView
-from server.app import create_app
-from server.settings import Settings
 from tests.io.test_inference import two_towers
 from tests.loader.step_model import wait_for_position, wait_for_status
+from tests.server.application import application
 from tests.waiting import wait_until
 
 ITEMS = {"item": list(range(20))}
@@ -150,7 +149,7 @@ def test_a_part_of_another_model_is_refused_and_told_why(run: Run, untrained: Pa
 @pytest.fixture(scope="module")
 def client(untrained: Path) -> Iterator[TestClient]:
     loader = StaticLoader(untrained, poll_seconds=0.05, sanity=SanitySettings())
-    with TestClient(create_app(Settings(export_dir=untrained), loader)) as client:
+    with TestClient(application(loader)) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200, "it is ready")
         yield client
 

@@ -16,9 +16,8 @@ from hotdelta.figures import Histogram
 from loader import Loader, LoaderSettings, SanityLimits, SanitySettings
 from loader.lag import STAGES, Lag
 from loader.update_figures import CAUSES, RECENT_UPDATES, UpdateFigures, cause_of
-from server.app import create_app
-from server.settings import Settings
 from tests.loader.step_model import ROWS, KeyedStepModel, Trainer, export, find_commit, serving_file
+from tests.server.application import application
 from tests.server.metrics.scrape import Scrape, scrape
 from tests.waiting import wait_until
 
@@ -36,7 +35,7 @@ def served(root: Path, **settings: object) -> Iterator[TestClient]:
         late_data_seconds=0.5,
         **settings,  # type: ignore[arg-type]
     )
-    app = create_app(Settings(root / "export", root / "run", model_name="steps"), Loader(chosen))
+    app = application(Loader(chosen), model_name="steps")
     with TestClient(app, raise_server_exceptions=False) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200, lambda: client.get("/readyz").text)
         yield client

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
-from server.app import create_app
-from server.settings import Settings
+from tests.server.application import application
 from tests.server.fake_model import FakeModel
 
 Serve = Callable[..., TestClient]
@@ -27,8 +25,7 @@ def serve(model: FakeModel) -> Iterator[Serve]:
     clients = []
 
     def start(served: FakeModel = model, /, **options: Any) -> TestClient:
-        settings = Settings(Path("export"), Path("run"), **options)
-        client = TestClient(create_app(settings, served), raise_server_exceptions=False)
+        client = TestClient(application(served, **options), raise_server_exceptions=False)
         clients.append(client.__enter__())
         return clients[-1]
 

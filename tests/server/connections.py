@@ -7,16 +7,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import orjson
 from fastapi import FastAPI
 
-from server.app import create_app
 from server.http.listening import Listener, bind, configure
-from server.settings import Settings
 from server.tls import TlsFiles
+from tests.server.application import application, configuration_of
 from tests.server.fake_model import FakeModel
 from tests.waiting import LIMIT_SECONDS
 
@@ -27,8 +25,7 @@ LENGTH = f"Content-Length: {len(BODY)}"
 @contextmanager
 def serving(model: FakeModel, *, stop_seconds: float = 5, **options: Any) -> Iterator[tuple[str, int]]:
     """The address of a server with these settings, which is told to stop when the block ends."""
-    settings = Settings(Path("export"), Path("run"), **options)
-    app = create_app(settings, model)
+    app, settings = application(model, **options), configuration_of(**options).server
     with serving_app(app, stop_seconds=stop_seconds, tls=TlsFiles.of(settings)) as address:
         yield address
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from hotdelta.chain import Position, SignatureSpec
 from server import app as app_module
-from server.app import create_app
 from server.predict.position_wait import PositionWait
-from server.settings import Settings
+from tests.server.application import application
 from tests.server.conftest import Serve
 from tests.server.fake_model import FakeModel
 from tests.waiting import wait_until
@@ -188,7 +186,7 @@ def test_openapi_describes_every_status_and_how_to_give_an_order(serve: Serve) -
     assert statuses["/healthz", "get"] == {"200", "500"}
     for path in ("/model/rollback", "/model/pin", "/model/resume", "/model/quarantine/release"):
         order = document["paths"][path]["post"]
-        assert statuses[path, "post"] == {"200", "400", "401", "403", "413", "500", "503"}
+        assert statuses[path, "post"] == {"200", "400", "401", "403", "404", "413", "500", "503"}
         assert (
             document["components"]["securitySchemes"][next(iter(order["security"][0]))]["scheme"] == "bearer"
         )
@@ -197,7 +195,7 @@ def test_openapi_describes_every_status_and_how_to_give_an_order(serve: Serve) -
 
 
 def test_the_application_starts_the_loader_and_stops_it(serve: Serve, model: FakeModel) -> None:
-    app = create_app(Settings(Path("export"), Path("run")), model)
+    app = application(model)
     states = [model.is_started]
 
     with TestClient(app):
@@ -219,7 +217,7 @@ def test_a_prediction_that_does_not_end_does_not_keep_the_server_from_stopping(
     model: FakeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_module, "_REST_SECONDS", 0.2)
-    app = create_app(Settings(Path("export"), Path("run"), request_timeout_seconds=0.1), model)
+    app = application(model, request_timeout_seconds=0.1)
     model.may_answer.clear()
     try:
         with TestClient(app) as client:

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from hotdelta.errors import ConfigurationError
+from server.configuration import read_configuration
 from server.http.handshakes import MAX_HANDSHAKES
-from server.settings import read_settings
 from server.tls import TlsFiles
 from tests.server.certificates import Certificates, Pair, encrypt_key, signed
 from tests.server.connections import BODY, LENGTH, read_answer, request, serving
@@ -238,9 +238,9 @@ def test_half_of_what_tls_needs_is_refused(given: tuple[str, ...], problem: str,
     path = tmp_path / "file.pem"
     path.touch()
     with pytest.raises(ConfigurationError, match=problem):
-        read_settings({"export_dir": Path("export"), **dict.fromkeys(given, path)}, {})
+        read_configuration({"export_dir": Path("export"), **dict.fromkeys(given, path)}, {})
     with pytest.raises(ConfigurationError, match="which is not a file"):
-        read_settings({"export_dir": Path("export"), "tls_cert": tmp_path / "gone"}, {})
+        read_configuration({"export_dir": Path("export"), "tls_cert": tmp_path / "gone"}, {})
 
 
 @pytest.mark.I9

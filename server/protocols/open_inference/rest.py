@@ -15,7 +15,8 @@ import hotdelta
 from hotdelta.chain import SignatureSpec, TensorSpec
 from hotdelta.errors import NotReadyError, RequestError
 from server.http.error_responses import json_response
-from server.models.models import Entry, Models
+from server.models.entry import Entry
+from server.models.models import Models
 from server.predict.request import DEFAULT_SIGNATURE
 from server.predict.route import answer_of
 from server.protocols.open_inference.answer import write_answer
@@ -28,7 +29,7 @@ V2 = "/v2"
 INFERENCE_ROUTES = {
     "POST /v2/models/{model}/infer": "the same by the Open Inference Protocol; tensors as JSON or as bytes",
     "POST /v2/models/{model}/versions/{version}/infer": "only from this version of the export",
-    "POST /v2/repository/index": "the models that are served here: one",
+    "POST /v2/repository/index": "the models that are served here",
     "GET /v2": "what this server is, by the Open Inference Protocol",
     "GET /v2/health/live": "200 while it answers",
     "GET /v2/health/ready": "200 when predictions can be answered, else 503",
@@ -82,7 +83,7 @@ class OpenInference:
         outputs, version = await plane.predict(request.asked, protocol=PROTOCOL)
         target.require_version(version.export_version)
         answer = write_answer(request, target.name, outputs, version)
-        response = answer_of(answer.content, version)
+        response = answer_of(answer.content, version, plane.told_name)
         if answer.json_size is not None:
             response.headers["Inference-Header-Content-Length"] = str(answer.json_size)
             response.headers["Content-Type"] = "application/octet-stream"
@@ -100,8 +101,9 @@ class OpenInference:
         if path == f"{V2}/health/live":
             return {"live": True}
         if path == f"{V2}/health/ready":
-            for entry in self._models.entries():
-                _require_ready(entry)
+            reason = self._models.why_not_ready()
+            if reason is not None:
+                raise NotReadyError(reason, hint="GET /readyz says more")
             return {"ready": True}
         found = _DOCUMENT.fullmatch(path)
         if found is None:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
 from hotdelta.errors import RequestError
+from server.http.error_responses import json_response
 from server.models.models import Models
 from server.predict.route import answer_of
 from server.protocols.paths import target_of, tell, unknown_path
@@ -23,6 +24,7 @@ MODELS = "/v1/models/"
 SERVING_ROUTES = {
     "POST /v1/models/{model}:predict": "the same as TensorFlow Serving answers it",
     "POST /v1/models/{model}/versions/{version}:predict": "only from this version of the export",
+    "GET /v1/models": "the names of the models and labels that can be asked",
     "GET /v1/models/{model}": "its version and state, as TensorFlow Serving tells them",
     "GET /v1/models/{model}/versions/{version}": "the same of this version",
     "GET /v1/models/{model}/metadata": "its signatures, as TensorFlow Serving tells them",
@@ -50,6 +52,7 @@ class TensorFlowServing:
         """What FastAPI is to know: which methods the paths have, and what is no call."""
         return [
             Route(f"{MODELS}{{rest:path}}:{{method}}", call, methods=["POST"]),
+            Route(MODELS.rstrip("/"), self.list_names, methods=["GET"]),
             Route(f"{MODELS}{{rest:path}}", self.describe, methods=["GET"]),
         ]
 
@@ -65,7 +68,12 @@ class TensorFlowServing:
         asked = read_request(body, plane.signatures, max_wait_ms=plane.max_wait_ms)
         outputs, version = await plane.predict(asked, protocol=PROTOCOL)
         target.require_version(version.export_version)
-        return answer_of(write_answer(outputs, rows=asked.rows), version)
+        return answer_of(write_answer(outputs, rows=asked.rows), version, plane.told_name)
+
+    async def list_names(self, _request: Request) -> Response:
+        """GET /v1/models, as KServe has it: whatever can stand in a path, labels too."""
+        names = [entry.name for entry in self._models.entries() if entry.name is not None]
+        return json_response({"models": [*names, *self._models.labels]})
 
     async def describe(self, request: Request) -> Response:
         """GET .../NAME, and .../NAME/metadata."""

@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
 from server.admin.tokens import AdminTokens
-from server.app import create_app
-from server.settings import Settings
+from tests.server.application import application
 from tests.server.connections import request, serving
 from tests.server.fake_model import FakeModel
 from tests.waiting import wait_until
@@ -45,8 +44,8 @@ def token_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(model: FakeModel, token_file: Path) -> Iterator[TestClient]:
-    settings = Settings(Path("export"), Path("run"), admin_token_file=token_file)
-    with TestClient(create_app(settings, model), raise_server_exceptions=False) as client:
+    app = application(model, admin_token_file=token_file)
+    with TestClient(app, raise_server_exceptions=False) as client:
         yield client
 
 
@@ -87,7 +86,7 @@ def test_without_a_known_token_nothing_happens(
 
 
 def test_without_a_token_file_the_routes_are_off_even_for_the_empty_token(model: FakeModel) -> None:
-    with TestClient(create_app(Settings(Path("export"), Path("run")), model)) as client:
+    with TestClient(application(model)) as client:
         answer = client.post("/model/resume", headers=bearer(""))
 
     assert answer.status_code == 403

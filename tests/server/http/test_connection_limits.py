@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from hotdelta.errors import OverloadedError
-from server.app import create_app
 from server.http.connection_limits import BufferedBytes, Refusals
 from server.http.listening import allow_files
 from server.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS
-from server.settings import Settings
+from tests.server.application import application
 from tests.server.connections import (
     BODY,
     LENGTH,
@@ -198,7 +197,7 @@ def test_who_sends_his_body_slowly_is_hung_up_on_when_there_is_no_place_for_othe
     small = request("Content-Length: 20000", body=BODY.ljust(20_000))
     # Long enough that he is not late before the first of the others asks.
     options: dict[str, Any] = {"max_body_bytes": MIB, "client_timeout_seconds": 3, **limit}
-    app = create_app(Settings(Path("export"), Path("run"), **options), FakeModel())
+    app = application(FakeModel(), **options)
     with serving_app(app) as address, answered_before(address) as slow:
         slow.sendall(request(f"Content-Length: {MIB}", body=BODY.ljust(MIB - 10_000)))
         # Before that one of the others may find a place, and then he is the one that has none.

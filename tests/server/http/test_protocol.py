@@ -7,14 +7,12 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from server.app import create_app
 from server.http.listening import configure
 from server.http.protocol import MAX_HEAD_BYTES
-from server.settings import Settings
+from tests.server.application import application
 from tests.server.connections import (
     BODY,
     LENGTH,
@@ -204,7 +202,7 @@ def test_who_has_his_answer_may_ask_again_later(impatient: tuple[str, int]) -> N
 
 def test_an_idle_connection_is_kept_longer_than_load_balancers_keep_theirs() -> None:
     """Else one that sends a request just as we hang up is told that the connection was reset."""
-    app = create_app(Settings(Path("export"), Path("run")), FakeModel())
+    app = application(FakeModel())
     assert configure(app, stop_seconds=1, limits=app.state.limits).timeout_keep_alive > 60
 
 
@@ -275,7 +273,7 @@ def answer_late(model: FakeModel, asking: socket.socket) -> None:
 def test_a_request_whose_time_is_over_when_the_server_stops_is_told_so() -> None:
     model = FakeModel()
     model.may_answer.clear()
-    app = create_app(Settings(Path("export"), Path("run")), model)
+    app = application(model)
     with socket.socket() as asking, socket.socket() as half:
         with serving_app(app, stop_seconds=1) as address:
             for connection, sent in ((asking, request(LENGTH)), (half, request("Content-Length: 100"))):

@@ -10,7 +10,7 @@ import pytest
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
-from server.settings import Settings
+from server.model_settings import ModelSettings
 from tests.server.conftest import Serve
 from tests.server.fake_model import FakeModel
 
@@ -190,7 +190,7 @@ def test_the_model_can_be_given_another_name(serve: Serve) -> None:
     assert client.get("/v1/models/ranker/metadata").json()["model_spec"]["name"] == "ranker"
     for name in ("", "a/b", "a:b"):
         with pytest.raises(ConfigurationError, match="--model-name is"):
-            Settings(Path("export"), model_name=name)
+            ModelSettings(Path("export"), model_name=name)
 
 
 def test_bodies_are_limited_as_everywhere(serve: Serve) -> None:

@@ -1,0 +1,25 @@
+"""Our own dialect for one of several models: POST /models/NAME/predict."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+from hotdelta.errors import UnknownModelError
+from server.models.models import Models
+from server.predict.data_plane import DataPlane
+
+PREDICT_BY_NAME = "/models/{model}/predict"
+_BEFORE, _AFTER = "/models/", "/predict"
+
+
+def is_predict_by_name(path: str) -> bool:
+    return path.startswith(_BEFORE) and path.endswith(_AFTER)
+
+
+def plane_of(models: Models, scope: Scope) -> DataPlane:
+    """Raises UnknownModelError."""
+    path: str = scope["path"]
+    name = path[len(_BEFORE) : -len(_AFTER)]
+    if not name or "/" in name:
+        raise UnknownModelError(f"{scope['method']} {path}: Not Found", hint="GET / lists the routes")
+    return models.entry(name).plane
