@@ -41,14 +41,20 @@ class OpenedChain:
         return parse_position(given or "")
 
 
-def open_chain(given: str) -> OpenedChain:
-    """Raises ConfigurationError when there is no chain to look at."""
+def require_directory(given: str) -> Path:
+    """Raises ConfigurationError."""
     directory = to_directory(given, "DIR")
     if not directory.is_dir():
         problem = "is not a directory" if directory.exists() else "does not exist"
         raise ConfigurationError(
             f"{directory} {problem}", hint="give the directory that the trainer writes to"
         )
+    return directory
+
+
+def open_chain(given: str) -> OpenedChain:
+    """Raises ConfigurationError when there is no chain to look at."""
+    directory = require_directory(given)
     listing = trusted_listing(directory, Scanner(directory).scan())
     if not listing.manifests and not listing.refused:
         raise ConfigurationError(

@@ -22,6 +22,12 @@ examples:
   # is every file what its manifest says, and can a server get to the newest position?
   hotdelta verify run
 
+  # what keeps it from working?
+  hotdelta doctor run
+
+  # the lag of each update as it comes
+  hotdelta tail http://127.0.0.1:8000
+
   # take a server back by one update, and let it go on later (HOTDELTA_ADMIN_TOKEN holds its token)
   hotdelta rollback http://127.0.0.1:8000 --deltas 1
   hotdelta resume http://127.0.0.1:8000
@@ -55,6 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (_add_log, _add_show, _add_diff, _add_key, _add_verify, _add_chain, _add_describe):
         add(commands)
+    _add_doctor(commands)
     _add_tail(commands)
     for name, help_text in _ORDERS.items():
         _add_order(commands, name, help_text)
@@ -160,6 +167,25 @@ def _add_describe(commands: _Commands[argparse.ArgumentParser]) -> None:
         "list the variables at the newest position with their class, shape, dtype and bytes",
     )
     _add_directory(command)
+
+
+def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "doctor",
+        "what keeps this machine and a directory, or a running server, from working, and what to do",
+    )
+    command.add_argument(
+        "place", metavar="DIR|URL", help="the checkpoint directory of a trainer, or a server"
+    )
+    command.add_argument(
+        "--write",
+        action="store_true",
+        dest="is_writing",
+        help="also try in DIR what a trainer does, in a directory that is removed again: fsync, hard links, locks",
+    )
+    _add_access(command, _FOR_READING)
+    _add_json(command)
 
 
 def _add_tail(commands: _Commands[argparse.ArgumentParser]) -> None:

@@ -90,7 +90,7 @@ def test_a_command_that_needs_neither_does_not_import_tensorflow_nor_rich(forked
         "import sys; from hotdelta.cli import main; code = main(sys.argv[1:]); "
         "print(code, *{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
-    for command in (*of_directories(), "diff 1.1", "key users 1"):
+    for command in (*of_directories(), "doctor", "diff 1.1", "key users 1"):
         name, *more = command.split()
         done = subprocess.run(
             [sys.executable, "-c", program, name, str(forked), *more],
