@@ -23,17 +23,19 @@ from server.figures import RequestFigures
 from server.http import error_responses
 from server.http.body_route import BodyRoute, Respond
 from server.http.connection_limits import BufferedBytes, ConnectionLimits
-from server.http.openapi import describe
+from server.http.openapi import DescribedModel, Description
 from server.metrics.collector import ServerCollector
 from server.metrics.route import metrics_router
 from server.models.by_name import PREDICT_BY_NAME, is_predict_by_name, plane_of
 from server.models.fleet import Fleet, MakeModel
+from server.models.models import Models
 from server.predict import route as predict_route
 from server.predict.route import PredictRoute
 from server.protocols.open_inference import rest as open_inference
 from server.protocols.open_inference.rest import OpenInference, is_inference_call
 from server.protocols.tensorflow_serving import rest as tensorflow_serving
 from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
+from server.status.docs_page import docs_router
 from server.status.routes import OPEN_PATHS, status_router
 from server.tokens import PredictTokens
 
@@ -116,6 +118,7 @@ def create_app(
         version=hotdelta.__version__,
         description="Predictions from a model that is seconds old; each answer says which position it came from.",
         lifespan=functools.partial(_run, fleet=fleet),
+        docs_url=None,
         redoc_url=None,
         # It would send clients to http:// also when a proxy speaks TLS for us.
         redirect_slashes=False,
@@ -137,14 +140,28 @@ def create_app(
     app.router.routes.append(Route(PREDICT_BY_NAME, app.predict_by_name, methods=["POST"]))
     app.router.routes += serving.routes(app.serving) + inference.routes(app.inference)
     app.include_router(status_router(fleet))
+    app.include_router(docs_router(app.title))
     app.include_router(metrics_router(ServerCollector(models, requests, limits.buffered)))
     app.include_router(admin_router(models, admins))
     app.include_router(fleet_router(fleet, admins))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)
     app.add_exception_handler(HTTPException, error_responses.answer_http_exception)
     app.add_exception_handler(Exception, error_responses.answer_unexpected)
-    app.openapi = functools.partial(describe, app)  # type: ignore[method-assign]
+    open_paths = None if app.tokens is None else app.needs_no_token
+    described = Description(app, functools.partial(_described, models), open_paths=open_paths)
+    app.openapi = described.document  # type: ignore[method-assign]
     return app
+
+
+def _described(models: Models) -> list[DescribedModel]:
+    """What is served by now, under the names that it has."""
+    found = []
+    for entry in models.entries():
+        name, version, plane = entry.name, entry.status().export_version, entry.plane
+        if name is not None and version is not None:
+            limits = entry.settings.max_rows, plane.max_wait_ms
+            found.append(DescribedModel(name, version, plane.signatures, *limits))
+    return found
 
 
 @contextlib.asynccontextmanager

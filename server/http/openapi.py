@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+
+from hotdelta.chain import SignatureSpec
+from server.http.request_schemas import ANY_ARRAY as _ARRAY
+from server.http.request_schemas import POSITION as _POSITION
+from server.http.request_schemas import infer_example, infer_schema, predict_example, predict_schema
 
 _ERROR = {
     "type": "object",
     "required": ["error"],
     "properties": {"error": {"type": "string", "description": "What is wrong, and what to do."}},
 }
-_POSITION = {"type": "string", "pattern": r"^\d+\.\d+$", "example": "3.17"}
-_ARRAY = {
-    "type": ["number", "boolean", "string", "object", "array"],
-    "description": "A number, boolean, string, {'b64': ...}, or lists of them nested as the input has axes.",
-}
-
 _REQUEST = {
     "type": "object",
     "additionalProperties": False,
@@ -261,15 +263,12 @@ _INFER_ANSWER = {
 
 
 def _infer(*parameters: dict[str, Any]) -> dict[str, Any]:
-    size = {
-        "name": "Inference-Header-Content-Length",
-        "in": "header",
-        "description": "How many bytes of the body are JSON; the tensors that are not in it follow.",
-        "schema": {"type": "integer", "minimum": 0},
-    }
     return {
         "summary": "Predict, by the Open Inference Protocol",
-        "parameters": [*parameters, size],
+        "parameters": list(parameters),
+        "description": "Tensors may also be sent as bytes behind the JSON, in the order of the inputs: each has its "
+        "`binary_data_size` in its `parameters` in place of `data`, and the header Inference-Header-Content-Length "
+        "says how many bytes of the body are JSON.",
         "requestBody": {"required": True, "content": _json(_INFER_REQUEST)},
         "responses": {
             "200": {
@@ -397,6 +396,17 @@ _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
             "503": "Not yet; `reason` says what is waited for. See Retry-After.",
         }
     ),
+    ("/metrics", "get"): {
+        "responses": {
+            "200": {
+                "description": "In the format that is asked for.",
+                "content": {
+                    kind: {"schema": {"type": "string"}}
+                    for kind in ("text/plain", "application/openmetrics-text")
+                },
+            }
+        }
+    },
     ("/healthz", "get"): _states(
         {
             "200": "The process and its threads are alive.",
@@ -406,15 +416,99 @@ _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """The document of /openapi.json."""
-    if app.openapi_schema is None:
+@dataclass(frozen=True, slots=True)
+class DescribedModel:
+    """What the description says of a model while it is served."""
+
+    name: str
+    version: int
+    signatures: Mapping[str, SignatureSpec]
+    max_rows: int
+    max_wait_ms: int
+
+
+class Description:
+    """The document of /openapi.json, of what is served now. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        served: Callable[[], Sequence[DescribedModel]],
+        *,
+        open_paths: Collection[str] | None,
+    ) -> None:
+        """`open_paths` are those that need no token of --predict-token-file; None: nobody needs one.
+
+        Then what is served is not told here, either.
+        """
+        self._app = app
+        self._served = served
+        self._open_paths = open_paths
+        self._made: tuple[Sequence[DescribedModel], dict[str, Any]] | None = None
+
+    def document(self) -> dict[str, Any]:
+        served = self._served() if self._open_paths is None else ()
+        if self._made is None or self._made[0] != served:
+            self._made = served, self._make(served)
+        return self._made[1]
+
+    def _make(self, served: Sequence[DescribedModel]) -> dict[str, Any]:
+        app = self._app
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
+        paths = document["paths"]
         for (path, method), described in _DESCRIBED.items():
-            document["paths"].setdefault(path, {}).setdefault(method, {}).update(described)
-        scheme = {"type": "http", "scheme": "bearer", "description": "A token of --admin-token-file."}
+            paths.setdefault(path, {}).setdefault(method, {}).update(copy.deepcopy(described))
+        if served:
+            _name_models(paths, served)
+        if len(served) == 1:
+            _describe_requests(paths, served[0])
+        if self._open_paths is not None:
+            _require_tokens(paths, self._open_paths)
+        told = "A token of --admin-token-file; of --predict-token-file for all that is no order."
+        scheme = {"type": "http", "scheme": "bearer", "description": told}
         document.setdefault("components", {})["securitySchemes"] = {_SCHEME: scheme}
-        app.openapi_schema = document
-    return app.openapi_schema
+        return document
+
+
+def _name_models(paths: dict[str, Any], served: Sequence[DescribedModel]) -> None:
+    """Which models and versions there are."""
+    known = {
+        "model": {"type": "string", "enum": [model.name for model in served]},
+        "version": {"type": "integer", "enum": sorted({model.version for model in served})},
+    }
+    for path, operations in paths.items():
+        # A model that is to be loaded has a name of its own.
+        for operation in operations.values() if path != "/models/{model}/load" else ():
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "path" and parameter["name"] in known:
+                    parameter["schema"] = known[parameter["name"]]
+
+
+def _describe_requests(paths: dict[str, Any], model: DescribedModel) -> None:
+    """What its signatures take."""
+    limits = {"max_rows": model.max_rows, "max_wait_ms": model.max_wait_ms}
+    rows, tensors = predict_example(model.signatures), infer_example(model.signatures)
+    own = predict_schema(model.signatures, is_closed=True, **limits)
+    serving = predict_schema(model.signatures, is_closed=False, **limits)
+    infer = infer_schema(model.signatures, **limits)
+    for path, schema, example in (
+        ("/predict", own, rows),
+        ("/models/{model}/predict", own, rows),
+        ("/v1/models/{model}:predict", serving, rows),
+        ("/v1/models/{model}/versions/{version}:predict", serving, rows),
+        ("/v2/models/{model}/infer", infer, tensors),
+        ("/v2/models/{model}/versions/{version}/infer", infer, tensors),
+    ):
+        content = {"application/json": {"schema": schema, "example": example}}
+        paths[path]["post"]["requestBody"]["content"] = content
+
+
+def _require_tokens(paths: dict[str, Any], open_paths: Collection[str]) -> None:
+    refusal = _errors({"401": "It carries no token that is known."})
+    for path, operations in paths.items():
+        if path not in open_paths:
+            for operation in operations.values():
+                operation.setdefault("security", [{_SCHEME: []}])
+                operation["responses"].setdefault("401", refusal["401"])

@@ -167,6 +167,9 @@ def min_position_of(document: Mapping[str, Any]) -> Position | None:
 
 def wait_ms_of(document: Mapping[str, Any], max_wait_ms: int) -> int:
     wait_ms = document.get("wait_ms", 0)
+    if isinstance(wait_ms, float) and wait_ms.is_integer():
+        # The same number in JSON.
+        wait_ms = int(wait_ms)
     if type(wait_ms) is not int or not 0 <= wait_ms <= max_wait_ms:
         raise RequestError(f"wait_ms is {wait_ms!r}", hint=f"give milliseconds from 0 to {max_wait_ms}")
     if wait_ms and document.get("min_position") is None:

@@ -16,6 +16,7 @@ from server.models.fleet import Fleet
 from server.models.models import Models
 from server.protocols.open_inference.rest import INFERENCE_ROUTES
 from server.protocols.tensorflow_serving.rest import SERVING_ROUTES
+from server.status.docs_page import DOCS_PATHS
 from server.status.version_document import version_document
 
 _ROUTES = {
@@ -40,8 +41,9 @@ _ROUTES = {
     "GET /openapi.json": "the description of all this; GET /docs shows it in a browser",
 }
 # Whether it lives and can answer, and how it is asked. What is served, and how it is answered, is not among them.
-OPEN_PATHS = frozenset(
-    {"/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/openapi.json", "/docs"}
+OPEN_PATHS = (
+    frozenset({"/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/openapi.json"})
+    | DOCS_PATHS
 )
 
 

@@ -132,7 +132,7 @@ def _outputs(
 ) -> dict[str, bool]:
     is_binary = _flag(parameters, "binary_data_output", default=False)
     names = {tensor.name: tensor for tensor in spec.outputs}
-    if not document.get("outputs"):
+    if document.get("outputs") in (None, []):
         return dict.fromkeys(names, is_binary)
     return {
         _name(item, "outputs", names): _flag(
@@ -159,7 +159,9 @@ def _name(item: Mapping[str, Any], member: str, known: Mapping[str, TensorSpec])
 
 
 def _parameters(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    parameters = document.get("parameters") or {}
+    parameters = document.get("parameters")
+    if parameters is None:
+        return {}
     if not isinstance(parameters, dict):
         raise RequestError(f"the parameters of {where} are not an object")
     refused = next((name for name in _UNSUPPORTED if name in parameters), None)
