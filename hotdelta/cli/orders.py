@@ -9,7 +9,7 @@ from typing import Any
 
 from hotdelta.cli.access import ADMIN_TOKEN_VARIABLE, access_for_orders
 from hotdelta.cli.output import print_json, warn
-from hotdelta.cli.server_http import ServerHttp, require_ok
+from hotdelta.cli.server_http import ServerHttp, path_of, require_ok
 from hotdelta.errors import ConfigurationError, RequestError
 
 TIMEOUT_SECONDS = 150.0
@@ -18,12 +18,7 @@ _FORGOTTEN = (
     "a restart of the server forgets this order and goes back to its own settings. "
     "start the server with --state-dir, and without --pin, to keep orders"
 )
-_PATHS = {
-    "rollback": "/model/rollback",
-    "pin": "/model/pin",
-    "resume": "/model/resume",
-    "release": "/model/quarantine/release",
-}
+_VERBS = {"rollback": "rollback", "pin": "pin", "resume": "resume", "release": "quarantine/release"}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,7 +39,7 @@ def _send(options: argparse.Namespace) -> Mapping[str, Any]:
     order, access = _order(options), access_for_orders(options)
     with ServerHttp(options.url, timeout_seconds=TIMEOUT_SECONDS, access=access) as server:
         answer = server.post(
-            _PATHS[options.command],
+            path_of(options.model, _VERBS[options.command]),
             order,
             if_silent="GET /model/version says whether the order was carried out",
         )

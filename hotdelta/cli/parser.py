@@ -259,6 +259,10 @@ def _add_url(command: argparse.ArgumentParser) -> None:
 
 
 def _add_access(command: argparse.ArgumentParser, token: str) -> None:
+    """How a server is asked, and for which of its models."""
+    command.add_argument(
+        "--model", metavar="NAME", help="of a server with several: which model, by its name or a label"
+    )
     command.add_argument("--token-file", type=Path, metavar="FILE", help=token)
     command.add_argument(
         "--ca-file",

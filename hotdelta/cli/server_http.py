@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import quote
 
 from hotdelta.cli.access import READING_TOKEN_VARIABLE, Access
 from hotdelta.errors import ConfigurationError, RequestError
@@ -16,6 +17,11 @@ from hotdelta.errors import ConfigurationError, RequestError
 _HOW_TO_WRITE = "write http://HOST:PORT, as the server prints it"
 
 Document = Mapping[str, Any]
+
+
+def path_of(model: str | None, verb: str) -> str:
+    """Where to ask for a model, by its name or a label, or for the default one."""
+    return f"/model/{verb}" if model is None else f"/models/{quote(model, safe='')}/{verb}"
 
 
 class Answer(NamedTuple):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotdelta.cli.access import access_for_reading
 from hotdelta.cli.output import Cell, Row, format_bytes, print_fields, print_json, print_table
-from hotdelta.cli.server_http import ServerHttp, require_ok
+from hotdelta.cli.server_http import ServerHttp, path_of, require_ok
 from hotdelta.logs import counted
 
 TIMEOUT_SECONDS = 10.0
-_PATH = "/model/version"
 _STYLES = {
     "following": "green",
     "static": "green",
@@ -24,9 +23,12 @@ _STYLES = {
 Status = Mapping[str, Any]
 
 
-def read_status(server: ServerHttp) -> Status:
-    """Raises RequestError when nobody answers, ConfigurationError when it is no server of hotdelta."""
-    document = require_ok(server.get(_PATH), server.url)
+def read_status(server: ServerHttp, model: str | None = None) -> Status:
+    """Of the model or label, or of the default model.
+
+    Raises RequestError when nobody answers, ConfigurationError when it is no server of hotdelta.
+    """
+    document = require_ok(server.get(path_of(model, "version")), server.url)
     if "update_state" not in document:
         raise server.foreign()
     return document
@@ -37,15 +39,46 @@ def open_server(url: str, options: argparse.Namespace) -> ServerHttp:
     return ServerHttp(url, timeout_seconds=TIMEOUT_SECONDS, access=access_for_reading(options))
 
 
+def read_models(server: ServerHttp) -> Sequence[Status]:
+    """What the server says of each of its models. Raises as read_status does."""
+    listed = require_ok(server.get("/models"), server.url).get("models")
+    if not isinstance(listed, list):
+        raise server.foreign()
+    return listed
+
+
 def log(options: argparse.Namespace) -> int:
     """0 when the server answers, also when it is stuck: its state says so."""
     with open_server(options.place, options) as server:
-        status = read_status(server)
+        models = read_models(server) if options.model is None else ()
+        if len(models) > 1:
+            _log_models(models, is_json=options.is_json)
+            return 0
+        status = read_status(server, options.model)
     if options.is_json:
         print_json(status)
     else:
         _print(status)
     return 0
+
+
+def _log_models(models: Sequence[Status], *, is_json: bool) -> None:
+    """One line for each; more is told of one that is named."""
+    if is_json:
+        print_json({"models": models})
+        return
+    rows = [
+        (
+            Cell(str(item["name"]), "bold"),
+            Cell(item["position"] or "-", "yellow"),
+            f"{item['updates']:,}",
+            show_seconds(item["seconds_behind"]),
+            ", ".join(item["labels"]) + (" (default)" if item["is_default"] else ""),
+            state_of(item),
+        )
+        for item in models
+    ]
+    print_table(("model", "position", "updates", "behind", "labels", "state"), rows, align="llrrll")
 
 
 def state_of(status: Status) -> Cell:

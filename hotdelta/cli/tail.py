@@ -114,7 +114,13 @@ def run(options: argparse.Namespace) -> int:
     view: View = JsonView() if options.is_json else TableView() if has_style(sys.stdout) else LineView()
     with open_server(options.url, options) as server:
         try:
-            follow(server, view, options.updates, wait=lambda: stop.wait(options.interval))
+            follow(
+                server,
+                view,
+                options.updates,
+                wait=lambda: stop.wait(options.interval),
+                model=options.model,
+            )
         except KeyboardInterrupt:
             # This is how one stops looking: no word of it, and nothing half written.
             return EXIT_INTERRUPTED
@@ -123,10 +129,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def follow(server: ServerHttp, view: View, limit: int | None, *, wait: Callable[[], object]) -> None:
+def follow(
+    server: ServerHttp, view: View, limit: int | None, *, wait: Callable[[], object], model: str | None = None
+) -> None:
     """Raises RequestError, ConfigurationError when the server does not answer the first time."""
     feed, left = Feed(), limit
-    status: Status | None = read_status(server)
+    status: Status | None = read_status(server, model)
     while True:
         if status is not None:
             for seen in feed.see(status):
@@ -136,7 +144,7 @@ def follow(server: ServerHttp, view: View, limit: int | None, *, wait: Callable[
             view.show(status, "")
         wait()
         try:
-            status = read_status(server)
+            status = read_status(server, model)
         except RequestError as error:
             status = None
             view.show(None, error.message)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 
 import hotdelta
 from hotdelta.cli.doctor.check import Check, failure, ok, warning
 from hotdelta.cli.server_http import ServerHttp
-from hotdelta.cli.server_status import Status, open_server, read_status, show_behind
+from hotdelta.cli.server_status import Status, open_server, read_models, read_status, show_behind
 from hotdelta.errors import HotdeltaError
 
 _MAX_SHOWN = 3
@@ -17,12 +18,25 @@ _MAX_SHOWN = 3
 def checks(url: str, options: argparse.Namespace) -> Iterator[Check]:
     with open_server(url, options) as server:
         try:
-            status = read_status(server)
+            models = [options.model] if options.model is not None else _names(server)
+            states = [read_status(server, model) for model in models]
         except HotdeltaError as error:
             yield failure("server", error.message, error.hint)
             return
         yield check_version(server)
         yield check_health(server)
+    for model, status in zip(models, states, strict=True):
+        for check in check_model(status):
+            yield check if len(models) == 1 else replace(check, name=f"{model}: {check.name}")
+
+
+def _names(server: ServerHttp) -> list[str | None]:
+    """None for the only model, which may have no name yet."""
+    names: list[str | None] = [item["name"] for item in read_models(server)]
+    return names if len(names) > 1 else [None]
+
+
+def check_model(status: Status) -> Iterator[Check]:
     yield check_serving(status)
     yield check_following(status)
     yield from check_commits(status)

@@ -1,0 +1,71 @@
+"""A server with several models: all are listed, and each is asked and ordered by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotdelta.chain import Position
+from server.app import create_app
+from server.configuration import Configuration
+from server.model_settings import ModelSettings
+from server.settings import Settings
+from tests.cli.conftest import Run
+from tests.server.connections import serving_app
+from tests.server.fake_model import FakeModel
+
+TOKEN = "operators-token-0123456789"  # noqa: S105 - opens nothing
+
+
+@pytest.fixture
+def models() -> dict[str, FakeModel]:
+    return {"ranker": FakeModel(), "towers": FakeModel(position=Position(4, 2))}
+
+
+@pytest.fixture
+def url(tmp_path: Path, models: dict[str, FakeModel], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "tokens").write_text(f"ops:{TOKEN}\n")
+    monkeypatch.setenv("HOTDELTA_ADMIN_TOKEN", TOKEN)
+    settings = tuple(ModelSettings(Path("export"), Path("run"), model_name=name) for name in models)
+    server = Settings(admin_token_file=tmp_path / "tokens")
+    app = create_app(Configuration(server, settings), lambda made: models[str(made.model_name)])
+    with serving_app(app) as (host, port):
+        yield f"http://{host}:{port}"
+
+
+def test_all_models_are_listed_and_each_is_told_of_by_name(url: str, run: Run) -> None:
+    listed = run("log", url)
+    assert listed.code == 0
+    assert [line.split()[:2] for line in listed.lines] == [
+        ["model", "position"],
+        ["ranker", "1.1"],
+        ["towers", "4.2"],
+    ]
+    assert [model["name"] for model in run("log", url, "--json").document["models"]] == ["ranker", "towers"]
+    assert run("log", url, "--model", "towers", "--json").document["position"] == "4.2"
+
+
+def test_an_order_goes_to_the_model_that_it_names(url: str, run: Run, models: dict[str, FakeModel]) -> None:
+    assert run("pin", url, "--model", "towers").out == f"pin: {url} serves 4.2\n"
+    assert (models["towers"].orders, models["ranker"].orders) == ([("pin", None)], [])
+    nobody = run("pin", url)
+    assert nobody.code == 1
+    assert "ranker" in nobody.err
+
+
+def test_every_model_is_examined(url: str, run: Run, models: dict[str, FakeModel]) -> None:
+    models["towers"].position = None
+    done = run("doctor", url, "--json")
+    verdicts = {check["name"]: check["verdict"] for check in done.document["checks"]}
+    assert done.code == 1
+    assert (verdicts["ranker: serving"], verdicts["towers: serving"]) == ("ok", "fail")
+    assert run("doctor", url, "--model", "ranker").code == 0
+
+
+def test_a_model_that_is_not_there_is_named_with_those_that_are(url: str, run: Run) -> None:
+    for command in ("log", "tail", "doctor"):
+        done = run(command, url, "--model", "a/b")
+        assert done.code == 1
+        assert "a/b" in done.out + done.err
