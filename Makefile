@@ -19,7 +19,7 @@ PROFILE ?= ci
 test test-newest: export HOTDELTA_CHAOS_SEED ?= 1
 
 # Debian packages that the tests need beside Python: promtool is in prometheus.
-DEBIAN_PACKAGES := openssl prometheus
+DEBIAN_PACKAGES := fish openssl prometheus zsh
 
 export PYTHONUNBUFFERED := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2

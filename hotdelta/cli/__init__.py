@@ -29,6 +29,7 @@ _MODULES = {
     "verify": "hotdelta.cli.verify",
     "diff": "hotdelta.cli.diff",
     "key": "hotdelta.cli.key",
+    "completion": "hotdelta.cli.completion",
     "doctor": "hotdelta.cli.doctor",
     "tail": "hotdelta.cli.tail",
     "rollback": "hotdelta.cli.orders",

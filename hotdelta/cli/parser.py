@@ -65,6 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_tail(commands)
     for name, help_text in _ORDERS.items():
         _add_order(commands, name, help_text)
+    _add_completion(commands)
     return parser
 
 
@@ -239,6 +240,11 @@ def _position(text: str) -> str:
         return str(Position.parse(text))
     except HotdeltaError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _add_completion(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(commands, "completion", "print the script that completes this command in a shell")
+    command.add_argument("shell", metavar="SHELL", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
 
 
 def _add(commands: _Commands[argparse.ArgumentParser], name: str, help_text: str) -> argparse.ArgumentParser:
