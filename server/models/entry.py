@@ -70,7 +70,7 @@ class Entry:
         self.batcher.start()
 
     def begin_to_stop(self) -> Sequence[threading.Thread]:
-        """The threads in which its parts come to rest; a second call starts none.
+        """The threads in which its parts come to rest; a second call starts none. In the event loop.
 
         Neither waits for the other: the loader has files to write, and to remove, also while a prediction hangs.
         """

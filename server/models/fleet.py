@@ -251,10 +251,10 @@ class Fleet:
     async def _retire(self, entry: Entry) -> None:
         """Nobody finds it any more; who has found it gets his answer."""
         await entry.plane.come_to_rest(self._configuration.server.stop_seconds)
-        loop, is_gone = asyncio.get_running_loop(), asyncio.Event()
+        loop, is_gone, stopping = asyncio.get_running_loop(), asyncio.Event(), entry.begin_to_stop()
 
         def finish() -> None:
-            for thread in entry.begin_to_stop():
+            for thread in stopping:
                 thread.join()
             self._after_removal()
             # Closed: the server has ended before the model has.

@@ -23,11 +23,13 @@ def require_caught_up(name: str, status: LoaderStatus) -> None:
         )
     if status.state in ("degraded", "waiting"):
         raise RequestError(f"{name!r} is {status.state}: {status.reason}", hint="wait until it follows")
+    if status.state == "pinned" and status.commits_behind:
+        raise RequestError(f"{name!r} is held back: {status.reason}", hint="resume it first")
     commits, seconds = status.commits_behind, status.seconds_behind
     if commits and seconds > MAX_SECONDS_BEHIND:
         raise RequestError(
             f"{name!r} has not caught up: {commits} commits and {seconds:.0f} seconds behind",
-            hint="wait, or resume it when it is pinned",
+            hint="wait until it has",
         )
 
 

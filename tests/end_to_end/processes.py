@@ -117,15 +117,13 @@ class Trainer(Program):
         return json.loads(self._read_line())
 
 
-class Server(Program):
+class ServerProgram(Program):
     """The command `server` on a port that the system chose. A launcher is a module, and its flags, that starts it."""
 
-    def __init__(
-        self, export_dir: Path, checkpoint_dir: Path, errors: Path, *flags: str, launcher: Sequence[str] = ()
-    ) -> None:
-        arguments = ["--export-dir", str(export_dir), "--checkpoint-dir", str(checkpoint_dir), "--port", "0"]
-        command = [*launcher, "server.cli", *arguments, "--log-format", "json", *flags]
-        super().__init__(*command, errors=errors)
+    def __init__(self, *flags: str, errors: Path, launcher: Sequence[str] = ()) -> None:
+        super().__init__(
+            *launcher, "server.cli", "--port", "0", "--log-format", "json", *flags, errors=errors
+        )
         self.url = json.loads(self._read_line())["url"]
         assert self.url.startswith("http://127.0.0.1:")
         self.http = connect(self.url)
@@ -136,6 +134,16 @@ class Server(Program):
 
     def wait_until_ready(self) -> None:
         wait_until(lambda: self.http.get("/readyz").status_code == 200, "the server is ready")
+
+
+class Server(ServerProgram):
+    """Of one model, without a name."""
+
+    def __init__(
+        self, export_dir: Path, checkpoint_dir: Path, errors: Path, *flags: str, launcher: Sequence[str] = ()
+    ) -> None:
+        directories = ["--export-dir", str(export_dir), "--checkpoint-dir", str(checkpoint_dir)]
+        super().__init__(*directories, *flags, errors=errors, launcher=launcher)
 
     def version(self) -> Any:
         return self.http.get("/model/version").raise_for_status().json()

@@ -88,6 +88,10 @@ def test_a_label_of_a_model_is_found_where_it_is_and_nowhere_else(client: TestCl
             {"commits_behind": 3, "seconds_behind": 60.0},
             "'new' has not caught up: 3 commits and 60 seconds behind",
         ),
+        (
+            {"state": State.PINNED, "reason": "pinned at 2.6", "commits_behind": 1},
+            "'new' is held back: pinned at 2.6",
+        ),
         ({"state": State.DEGRADED, "reason": "a hole"}, "'new' is degraded: a hole"),
         ({"state": State.WAITING, "reason": "no checkpoint"}, "'new' is waiting: no checkpoint"),
         ({"is_ready": False, "reason": "loading"}, "'new' serves nothing yet: loading"),
