@@ -63,6 +63,10 @@ format: setup ## rewrite the sources in the house format
 	@$(BIN)/ruff format $(SOURCES)
 	@$(BIN)/ruff check --fix $(SOURCES)
 
+.PHONY: contracts
+contracts: setup ## compile the messages that are spoken by gRPC (server/rpc/contracts) again
+	@$(BIN)/python scripts/make_contracts.py
+
 .PHONY: bench
 bench: setup ## run every benchmark in turn
 	@for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done

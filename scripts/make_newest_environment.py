@@ -18,16 +18,21 @@ ENVIRONMENT = ROOT / ".venv-newest"
 # Those whose upper bounds this is about.
 BOUNDED = ("fastapi", "httptools", "keras", "starlette", "tensorflow", "uvicorn", "watchdog")
 
+# They ask for `tensorflow`, which the CPU build is not to pip, and for nothing else that is not there anyway.
+STUBS = "tensorflow-serving-api"
+
 _UPPER_BOUND = re.compile(r",?\s*<=?\s*[\w.]+")
 
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"], "hatchling", "editables"]
+    tests = [each for each in project["optional-dependencies"]["test"] if not each.startswith(STUBS)]
+    wanted = [*project["dependencies"], *tests, "hatchling", "editables"]
     if not (ENVIRONMENT / "bin" / "python").exists():
         _run([str(Path(sys.executable).resolve()), "-m", "venv", str(ENVIRONMENT)])
     print("test-newest: installing the newest releases into .venv-newest", flush=True)
     _pip("install", "--upgrade", "--upgrade-strategy", "eager", *(_as_installed(each) for each in wanted))
+    _pip("install", "--upgrade", "--no-deps", STUBS)
     # Without its dependencies, whose upper bounds would take the newest releases away again.
     _pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     _tell_versions()
