@@ -34,6 +34,7 @@ from server.predict.route import PredictRoute
 from server.protocols.open_inference import rest as open_inference
 from server.protocols.open_inference.rest import OpenInference, is_inference_call
 from server.protocols.tensorflow_serving import rest as tensorflow_serving
+from server.protocols.tensorflow_serving.examples import takes_examples
 from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
 from server.status.docs_page import docs_router
 from server.status.routes import OPEN_PATHS, status_router
@@ -159,8 +160,11 @@ def _described(models: Models) -> list[DescribedModel]:
     for entry in models.entries():
         name, version, plane = entry.name, entry.status().export_version, entry.plane
         if name is not None and version is not None:
+            signatures = plane.signatures
             limits = entry.settings.max_rows, plane.max_wait_ms
-            found.append(DescribedModel(name, version, plane.signatures, *limits))
+            found.append(
+                DescribedModel(name, version, signatures, *limits, takes_examples=takes_examples(signatures))
+            )
     return found
 
 

@@ -20,7 +20,7 @@ _ERROR = {
     "required": ["error"],
     "properties": {"error": {"type": "string", "description": "What is wrong, and what to do."}},
 }
-_REQUEST = {
+_REQUEST: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "oneOf": [{"required": ["inputs"]}, {"required": ["instances"]}],
@@ -186,18 +186,59 @@ _MODEL = {
 _VERSION = {"name": "version", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
 
 
+_FEATURES = {
+    "type": "object",
+    "description": 'Features by name: strings, {"b64": "..."}, floats or integers, alone or in lists of one kind.',
+    "additionalProperties": True,
+}
+_EXAMPLES_REQUEST = {
+    "type": "object",
+    "required": ["examples"],
+    "properties": {
+        "examples": {"type": "array", "minItems": 1, "items": _FEATURES},
+        "context": {**_FEATURES, "description": "Features of all examples that do not have their own."},
+        **{name: _REQUEST["properties"][name] for name in ("signature_name", "min_position", "wait_ms")},
+    },
+}
+_EXAMPLES_ANSWER = {
+    "type": "object",
+    "required": ["results"],
+    "properties": {
+        "results": {
+            "type": "array",
+            "description": "One for each example: a number, or a list of [label, score].",
+            "items": {},
+        }
+    },
+}
+_CLASSIFY = "Classes and scores of examples, as TensorFlow Serving gives them"
+_REGRESS = "A number for each example, as TensorFlow Serving gives it"
+
+
 def _serving_predict(*parameters: dict[str, Any]) -> dict[str, Any]:
+    return _serving_call(
+        "Predict, as TensorFlow Serving does", _SERVING_REQUEST, _SERVING_ANSWER, *parameters
+    )
+
+
+def _serving_examples(summary: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    return _serving_call(summary, _EXAMPLES_REQUEST, _EXAMPLES_ANSWER, *parameters)
+
+
+def _serving_call(
+    summary: str, request: dict[str, Any], answer: dict[str, Any], *parameters: dict[str, Any]
+) -> dict[str, Any]:
     return {
-        "summary": "Predict, as TensorFlow Serving does",
+        "summary": summary,
         "parameters": list(parameters),
-        "requestBody": {"required": True, "content": _json(_SERVING_REQUEST)},
+        "requestBody": {"required": True, "content": _json(request)},
         "responses": {
             "200": {
                 "description": "The prediction.",
                 "headers": {
                     "X-Model-Version": {"schema": {"type": "string"}, "description": "Its position."}
                 },
-                "content": _json(_SERVING_ANSWER),
+                "content": _json(answer),
             },
             **_errors(_REFUSALS | _UNKNOWN_MODEL),
         },
@@ -321,6 +362,13 @@ _ORDERS = {
     "quarantine/release": _order({**_object(position=_POSITION), "required": ["position"]}, is_required=True),
 }
 
+# Only where a signature takes examples.
+_OF_EXAMPLES = {
+    (f"/v1/models/{{model}}{version}:{method}", "post"): _serving_examples(summary, *parameters)
+    for method, summary in (("classify", _CLASSIFY), ("regress", _REGRESS))
+    for version, parameters in (("", (_MODEL,)), ("/versions/{version}", (_MODEL, _VERSION)))
+}
+
 # By path and method; what FastAPI knows of a route is kept beside it.
 _DESCRIBED: dict[tuple[str, str], dict[str, Any]] = {
     ("/predict", "post"): _PREDICT,
@@ -425,6 +473,7 @@ class DescribedModel:
     signatures: Mapping[str, SignatureSpec]
     max_rows: int
     max_wait_ms: int
+    takes_examples: bool = False
 
 
 class Description:
@@ -458,7 +507,10 @@ class Description:
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         paths = document["paths"]
-        for (path, method), described in _DESCRIBED.items():
+        described_now = _DESCRIBED
+        if not served or any(model.takes_examples for model in served):
+            described_now = _DESCRIBED | _OF_EXAMPLES
+        for (path, method), described in described_now.items():
             paths.setdefault(path, {}).setdefault(method, {}).update(copy.deepcopy(described))
         if served:
             _name_models(paths, served)

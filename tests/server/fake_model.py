@@ -13,9 +13,11 @@ from hotdelta.errors import NotReadyError, RequestError
 from loader.model.served import Version
 from loader.status import LoaderStatus, ServedTable, State
 from loader.update_figures import UpdateFigures
+from server.rpc.messages import kind
 from server.served_model import Array
 
 IDS = TensorSpec("ids", (None, 2), "int64")
+EXAMPLES = TensorSpec("inputs", (None,), "string")
 SIGNATURES = {
     "serving_default": SignatureSpec((IDS,), (TensorSpec("score", (None,), "float32"),)),
     "two": SignatureSpec(
@@ -25,7 +27,18 @@ SIGNATURES = {
     "total": SignatureSpec((IDS,), (TensorSpec("sum", (), "int64"),)),
     "echo": SignatureSpec((TensorSpec("text", (None,), "string"),), (TensorSpec("text", (None,), "string"),)),
     "broken": SignatureSpec((IDS,), ()),
+    "classify": SignatureSpec(
+        (EXAMPLES,),
+        (TensorSpec("classes", (None, 2), "string"), TensorSpec("scores", (None, 2), "float32")),
+    ),
+    "regress": SignatureSpec((EXAMPLES,), (TensorSpec("outputs", (None, 1), "float32"),)),
 }
+
+
+def _weights(examples: Array) -> Array:
+    """Of each example its feature `weight`: the last one that is given."""
+    found = [kind("tensorflow.Example").FromString(each).features.feature for each in examples]
+    return np.array([each["weight"].float_list.value[0] for each in found], np.float32)
 
 
 @dataclass
@@ -113,5 +126,11 @@ class FakeModel:
                 return {"sum": np.asarray(feeds["ids"].sum())}
             case "echo":
                 return {"text": feeds["text"]}
+            case "classify":
+                weights = _weights(feeds["inputs"])
+                labels = np.array([[b"no", b"yes"]] * len(weights), object)
+                return {"classes": labels, "scores": np.stack([1 - weights, weights], axis=1)}
+            case "regress":
+                return {"outputs": _weights(feeds["inputs"]).reshape(-1, 1)}
             case _:
                 raise ZeroDivisionError("a fault that nobody translated")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import orjson
 
 from server.predict.answer import as_rows, require_rows, to_json
+from server.protocols.tensorflow_serving.examples import Classified
 from server.served_model import Array
 
 # String outputs of such a name hold bytes, and are always written so.
@@ -29,7 +30,30 @@ def write_answer(outputs: Mapping[str, Array], *, rows: int | None) -> bytes:
         answer = {"predictions": as_rows(columns)}
     else:
         answer = {"outputs": next(iter(columns.values())) if len(columns) == 1 else columns}
-    if any(_has_nonfinite(array) for array in outputs.values()):
+    return _dump(answer, outputs.values())
+
+
+def write_classes(found: Classified) -> bytes:
+    """`results`: for each example pairs of a label and a score; "" and 0 for what the signature does not give."""
+    labels = None if found.labels is None else to_json(found.labels)
+    scores = found.scores
+    if labels is None:
+        rows = [[("", score) for score in row] for row in ([] if scores is None else scores)]
+    elif scores is None:
+        rows = [[(label, 0.0) for label in row] for row in labels]
+    else:
+        rows = [list(zip(*row, strict=True)) for row in zip(labels, scores, strict=True)]
+    return _dump({"results": rows}, () if scores is None else (scores,))
+
+
+def write_values(values: Array) -> bytes:
+    """`results`: a number for each example."""
+    return _dump({"results": to_json(values)}, (values,))
+
+
+def _dump(answer: Any, arrays: Iterable[Array]) -> bytes:
+    """`arrays`: those whose numbers are in it."""
+    if any(_has_nonfinite(array) for array in arrays):
         return json.dumps(answer, default=_nested, separators=(",", ":")).encode()
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 

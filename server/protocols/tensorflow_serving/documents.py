@@ -31,11 +31,15 @@ def metadata_document(name: str, version: int, signatures: Mapping[str, Signatur
     }
 
 
+def type_name(dtype: str) -> str:
+    return _TYPES.get(dtype, f"DT_{dtype.upper()}")
+
+
 def _tensor(signature: str, tensor: TensorSpec) -> dict[str, Any]:
     sizes = tensor.shape or ()
     dimensions = [{"size": str(-1 if size is None else size), "name": ""} for size in sizes]
     return {
-        "dtype": _TYPES.get(tensor.dtype, f"DT_{tensor.dtype.upper()}"),
+        "dtype": type_name(tensor.dtype),
         "tensor_shape": {"dim": dimensions, "unknown_rank": tensor.shape is None},
         "name": f"{signature}_{tensor.name}:0",
     }

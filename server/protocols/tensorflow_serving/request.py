@@ -10,7 +10,16 @@ import orjson
 
 from hotdelta.chain import SignatureSpec
 from server.predict.input_arrays import to_array_with_nonfinite
-from server.predict.request import FIELDS, PredictRequest, not_json, request_of, require_object
+from server.predict.request import (
+    FIELDS,
+    PredictRequest,
+    min_position_of,
+    not_json,
+    request_of,
+    require_object,
+    wait_ms_of,
+)
+from server.protocols.tensorflow_serving.examples import FindSignature, examples_of, feeds_of
 
 
 def read_request(body: bytes, signatures: Mapping[str, SignatureSpec], *, max_wait_ms: int) -> PredictRequest:
@@ -19,6 +28,23 @@ def read_request(body: bytes, signatures: Mapping[str, SignatureSpec], *, max_wa
     # TensorFlow Serving looks only at what it knows.
     known = {name: document[name] for name in FIELDS if name in document}
     return request_of(known, signatures, max_wait_ms=max_wait_ms, as_array=to_array_with_nonfinite)
+
+
+def read_examples(
+    body: bytes,
+    signatures: Mapping[str, SignatureSpec],
+    find: FindSignature,
+    *,
+    max_wait_ms: int,
+) -> PredictRequest:
+    """`find` is given the members of the body. Raises RequestError, or NotReadyError when nothing is served yet."""
+    document = require_object(_parse(body))
+    signature, spec = find(document, signatures)
+    examples = examples_of(document)
+    wait_ms = wait_ms_of(document, max_wait_ms)
+    return PredictRequest(
+        signature, feeds_of(spec, examples), len(examples), min_position_of(document), wait_ms
+    )
 
 
 def _parse(body: bytes) -> Any:

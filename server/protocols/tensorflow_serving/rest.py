@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -13,17 +14,30 @@ from starlette.types import ASGIApp, Scope
 from hotdelta.errors import RequestError
 from server.http.error_responses import json_response
 from server.models.models import Models
+from server.predict.data_plane import DataPlane
+from server.predict.request import PredictRequest
 from server.predict.route import answer_of
 from server.protocols.paths import target_of, tell, unknown_path
-from server.protocols.tensorflow_serving.answer import write_answer
+from server.protocols.tensorflow_serving.answer import write_answer, write_classes, write_values
 from server.protocols.tensorflow_serving.documents import metadata_document, status_document
-from server.protocols.tensorflow_serving.request import read_request
+from server.protocols.tensorflow_serving.examples import (
+    classified,
+    regressed,
+    signature_that_classifies,
+    signature_that_regresses,
+)
+from server.protocols.tensorflow_serving.request import read_examples, read_request
+from server.served_model import Array
 
 PROTOCOL = "tensorflow_serving"
 MODELS = "/v1/models/"
 SERVING_ROUTES = {
     "POST /v1/models/{model}:predict": "the same as TensorFlow Serving answers it",
     "POST /v1/models/{model}/versions/{version}:predict": "only from this version of the export",
+    "POST /v1/models/{model}:classify": "classes and scores of examples, where a signature takes examples",
+    "POST /v1/models/{model}/versions/{version}:classify": "only from this version of the export",
+    "POST /v1/models/{model}:regress": "a number for each example, where a signature takes examples",
+    "POST /v1/models/{model}/versions/{version}:regress": "only from this version of the export",
     "GET /v1/models": "the names of the models and labels that can be asked",
     "GET /v1/models/{model}": "its version and state, as TensorFlow Serving tells them",
     "GET /v1/models/{model}/versions/{version}": "the same of this version",
@@ -34,7 +48,6 @@ SERVING_ROUTES = {
 _MODEL = r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _CALL = re.compile(rf"{_MODEL}:(?P<method>[a-z]+)", re.IGNORECASE)
 _DOCUMENT = re.compile(rf"{_MODEL}(?P<metadata>/metadata)?", re.IGNORECASE)
-_NOT_HERE = ("classify", "regress")
 
 
 def is_serving_call(path: str) -> bool:
@@ -57,18 +70,19 @@ class TensorFlowServing:
         ]
 
     async def respond(self, scope: Scope, body: bytes) -> Response:
-        """POST .../NAME:predict."""
+        """POST .../NAME:predict, :classify and :regress."""
         match = _CALL.fullmatch(scope["path"])
         if match is None:
             raise unknown_path(scope["method"], scope["path"])
-        if match["method"].lower() != "predict":
-            raise _other_method(match["method"].lower())
+        method = match["method"].lower()
+        if method not in _METHODS:
+            raise RequestError(f":{method} is no method of TensorFlow Serving", hint="ask :predict")
         target = target_of(match)
         plane = self._models.find(target)[0].plane
-        asked = read_request(body, plane.signatures, max_wait_ms=plane.max_wait_ms)
+        asked = _METHODS[method](body, plane)
         outputs, version = await plane.predict(asked, protocol=PROTOCOL)
         target.require_version(version.export_version)
-        return answer_of(write_answer(outputs, rows=asked.rows), version, plane.told_name)
+        return answer_of(_write(method, asked, outputs), version, plane.told_name)
 
     async def list_names(self, _request: Request) -> Response:
         """GET /v1/models, as KServe has it: whatever can stand in a path, labels too."""
@@ -90,6 +104,28 @@ class TensorFlowServing:
         return metadata_document(match["name"], version, entry.plane.signatures)
 
 
-def _other_method(method: str) -> RequestError:
-    known = "is not answered here" if method in _NOT_HERE else "is no method of TensorFlow Serving"
-    return RequestError(f":{method} {known}", hint="ask :predict, with the inputs of the signature")
+def _read_predict(body: bytes, plane: DataPlane) -> PredictRequest:
+    return read_request(body, plane.signatures, max_wait_ms=plane.max_wait_ms)
+
+
+def _read_classify(body: bytes, plane: DataPlane) -> PredictRequest:
+    return read_examples(body, plane.signatures, signature_that_classifies, max_wait_ms=plane.max_wait_ms)
+
+
+def _read_regress(body: bytes, plane: DataPlane) -> PredictRequest:
+    return read_examples(body, plane.signatures, signature_that_regresses, max_wait_ms=plane.max_wait_ms)
+
+
+_METHODS: dict[str, Callable[[bytes, DataPlane], PredictRequest]] = {
+    "predict": _read_predict,
+    "classify": _read_classify,
+    "regress": _read_regress,
+}
+
+
+def _write(method: str, asked: PredictRequest, outputs: Mapping[str, Array]) -> bytes:
+    if method == "classify":
+        return write_classes(classified(outputs, examples=asked.rows or 0))
+    if method == "regress":
+        return write_values(regressed(outputs, examples=asked.rows or 0))
+    return write_answer(outputs, rows=asked.rows)
