@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -39,6 +40,9 @@ from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_servi
 from server.status.docs_page import docs_router
 from server.status.routes import OPEN_PATHS, status_router
 from server.tokens import PredictTokens
+
+if TYPE_CHECKING:
+    from server.rpc.listening import RpcServer
 
 _PREDICT = "/predict"
 _REST_SECONDS = 5.0
@@ -95,7 +99,8 @@ def create_app(
 ) -> FastAPI:
     """The application. Nothing runs before its start-up; after its shut-down `state.is_at_rest` tells if all ended.
 
-    `state.limits` is what the connections to it must go by, `state.fleet` what may be told to change the models.
+    `state.limits` is what the connections to it must go by, `state.fleet` what may be told to change the models,
+    `state.rpc` what answers gRPC beside it, or None.
     """
     settings = configuration.server
     limits = ConnectionLimits(
@@ -118,7 +123,7 @@ def create_app(
         title="hotdelta",
         version=hotdelta.__version__,
         description="Predictions from a model that is seconds old; each answer says which position it came from.",
-        lifespan=functools.partial(_run, fleet=fleet),
+        lifespan=_run,
         docs_url=None,
         redoc_url=None,
         # It would send clients to http:// also when a proxy speaks TLS for us.
@@ -129,6 +134,12 @@ def create_app(
     admins = AdminTokens.read(settings.admin_token_file)
     if settings.predict_token_file is not None:
         app.tokens = PredictTokens(settings.predict_token_file, more=admins.tokens)
+    app.state.rpc = None
+    if settings.grpc_port is not None:
+        # Nobody who does without it pays for gRPC.
+        from server.protocols.rpc_server import create_rpc_server
+
+        app.state.rpc = create_rpc_server(settings, models, limits.buffered, requests, app.tokens)
     # Orders have tokens of their own.
     app.needs_no_token = OPEN_PATHS | ADMIN_PATHS
     app.predict = route(PredictRoute(models.default_plane).respond, predict_route.PROTOCOL)
@@ -169,9 +180,15 @@ def _described(models: Models) -> list[DescribedModel]:
 
 
 @contextlib.asynccontextmanager
-async def _run(app: FastAPI, *, fleet: Fleet) -> AsyncIterator[None]:
+async def _run(app: FastAPI) -> AsyncIterator[None]:
+    fleet: Fleet = app.state.fleet
+    rpc: RpcServer | None = app.state.rpc
     fleet.start()
     try:
+        if rpc is not None:
+            await rpc.start()
         yield
     finally:
+        if rpc is not None:
+            await rpc.stop()
         app.state.is_at_rest = await fleet.stop(_REST_SECONDS)

@@ -27,6 +27,7 @@ from server.tls import TlsFiles
 
 if TYPE_CHECKING:
     from server.models.fleet import Fleet
+    from server.rpc.listening import RpcServer
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -103,6 +104,9 @@ def _serve(configuration: Configuration, read: Callable[[], Configuration]) -> i
     if tls is not None:
         tls.context()
     listener = bind(settings.host, settings.port)
+    if settings.grpc_port:
+        # gRPC opens it by itself, and later.
+        bind(settings.host, settings.grpc_port, flag="--grpc-port").close()
     for model in configuration.models:
         named = {} if configuration.is_one_model else {"model": model.model_name}
         event(
@@ -127,15 +131,17 @@ def _serve(configuration: Configuration, read: Callable[[], Configuration]) -> i
     )
     if hang_ups is not None:
         hang_ups.when_heard = _Rereading(app.state.fleet).begin
-    announcement = _json_announcement if settings.log_format == "json" else "listening on {}".format
+    announce = _json_announcement if settings.log_format == "json" else _announcement
+    rpc: RpcServer | None = app.state.rpc
     run(
         app,
         listener,
         stop_seconds=settings.stop_seconds,
         limits=app.state.limits,
         tls=tls,
-        announcement=announcement,
+        announcement=lambda url: announce(url, rpc),
         hang_ups=hang_ups,
+        leave_others=lambda: rpc.leave() if rpc is not None else None,
     )
     event(logger, logging.INFO, "stopped")
     if not app.state.is_at_rest:
@@ -248,7 +254,7 @@ def _metavar(setting: Field[Any]) -> str | None:
     for ending in ("seconds", "bytes", "ms"):
         if setting.name.endswith(ending):
             return ending.upper()
-    return "N" if setting.type == "int" else "TEXT"
+    return "N" if setting.type.startswith("int") else "TEXT"
 
 
 def _hear_signals() -> None:
@@ -272,8 +278,17 @@ def _exit_quietly(_number: int, _frame: FrameType | None) -> None:
     os._exit(0)
 
 
-def _json_announcement(url: str) -> str:
-    said = {"name": logger.name, "levelname": "INFO", "phrase": "listening", "fields": {"url": url}}
+def _announcement(url: str, rpc: RpcServer | None) -> str:
+    return f"listening on {url}" if rpc is None else f"listening on {url}\nlistening on {rpc.url}"
+
+
+def _json_announcement(url: str, rpc: RpcServer | None) -> str:
+    http = _record("listening", url)
+    return http if rpc is None else f"{http}\n{_record('listening for gRPC', rpc.url)}"
+
+
+def _record(phrase: str, url: str) -> str:
+    said = {"name": logger.name, "levelname": "INFO", "phrase": phrase, "fields": {"url": url}}
     return JsonFormatter().format(logging.makeLogRecord(said))
 
 

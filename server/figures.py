@@ -29,13 +29,13 @@ class BatchFigures:
 class RequestFigures:
     """Requests of one protocol, from the first byte of the body that is read to the answer. Belongs to the event loop.
 
-    What the connection itself refuses is not among them.
+    What the connection itself refuses is not among them. Statuses are those of HTTP, or the names of gRPC's.
     """
 
     def __init__(self) -> None:
         self.seconds = Histogram(ANSWER_SECONDS)
-        self.statuses: dict[int, int] = {}
+        self.statuses: dict[int | str, int] = {}
 
-    def observe(self, status: int, seconds: float) -> None:
+    def observe(self, status: int | str, seconds: float) -> None:
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.seconds.observe(seconds)

@@ -59,7 +59,7 @@ def parse(setting: Field[Any], text: str) -> Any:
             return tuple(_place(setting, part) for part in _listed(text))
         case "tuple[LabelPlace, ...]":
             return tuple(_label(setting, part) for part in _listed(text))
-        case "int":
+        case "int" | "int | None":
             return _number(setting, text, int)
         case "float":
             return _number(setting, text, float)
@@ -129,7 +129,7 @@ def _boolean(setting: Field[Any], text: str) -> bool:
 
 def check(setting: Field[Any], value: Any) -> None:
     bounds, choices = setting.metadata.get("bounds"), setting.metadata.get("choices")
-    if bounds is not None and not bounds[0] <= value <= bounds[1]:
+    if bounds is not None and value is not None and not bounds[0] <= value <= bounds[1]:
         raise ConfigurationError(
             f"{flag_name(setting)} is {value}", hint=f"give a number from {bounds[0]} to {bounds[1]}"
         )
@@ -147,7 +147,7 @@ def of_file(setting: Field[Any], value: Any, directory: Path) -> Any:
     match setting.type, value:
         case "bool", bool():
             return value
-        case ("int", int()) | ("float", int() | float()) if not isinstance(value, bool):
+        case ("int" | "int | None", int()) | ("float", int() | float()) if not isinstance(value, bool):
             return value
         case "tuple[LimitChange, ...]", [*limits] if all(isinstance(limit, str) for limit in limits):
             return tuple(change for limit in limits for change in parse(setting, limit))

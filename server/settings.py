@@ -22,6 +22,14 @@ class Settings:
     port: int = field(
         default=8000, metadata=about("TCP port; 0 takes a free one, which is printed", bounds=(0, 65535))
     )
+    grpc_port: int | None = field(
+        default=None,
+        metadata=about(
+            "TCP port for gRPC (TensorFlow Serving, Open Inference Protocol, health, reflection) on the same address; "
+            "0 takes a free one, which is printed. Without it there is none",
+            bounds=(0, 65535),
+        ),
+    )
     tls_cert: Path | None = field(
         default=None,
         metadata=about(
@@ -112,6 +120,10 @@ class Settings:
         for setting in fields(self):
             check(setting, getattr(self, setting.name))
         _require_together(self)
+        if self.grpc_port and self.grpc_port == self.port:
+            raise ConfigurationError(
+                f"--grpc-port is {self.grpc_port}, as --port is", hint="give each a port of its own"
+            )
         if self.max_buffered_bytes < self.max_body_bytes:
             raise ConfigurationError(
                 f"--max-buffered-bytes is {self.max_buffered_bytes}, less than one body may have",

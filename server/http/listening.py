@@ -36,14 +36,14 @@ _KEEP_ALIVE_SECONDS = 75
 _OTHER_FILES = 256
 
 _ANOTHER_HOST = "give an address of this machine"
-_ANOTHER_PORT = "give another --port (0 chooses a free one), or stop what uses it"
+_ANOTHER_PORT = "give another {} (0 chooses a free one), or stop what uses it"
 _BIND_HINTS: dict[int | None, str] = {
     errno.EADDRNOTAVAIL: f"{_ANOTHER_HOST}, or 0.0.0.0 for all of them",
-    errno.EACCES: "ports below 1024 are for the superuser: give another --port (0 chooses a free one)",
+    errno.EACCES: "ports below 1024 are for the superuser: give another {} (0 chooses a free one)",
 }
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """A bound socket that does not listen yet. Raises ConfigurationError when the address cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -63,7 +63,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise ConfigurationError(
             f"cannot listen on {host} port {port}: {error.strerror}",
-            hint=_BIND_HINTS.get(error.errno, _ANOTHER_PORT),
+            hint=_BIND_HINTS.get(error.errno, _ANOTHER_PORT).format(flag),
         ) from error
     return listener
 
@@ -95,16 +95,17 @@ def run(
     tls: TlsFiles | None = None,
     announcement: Callable[[str], str],
     hang_ups: HangUps | None = None,
+    leave_others: Callable[[], None] = lambda: None,
 ) -> None:
     """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish.
 
     `announcement` makes the line that is printed when it answers out of the URL at which it does. `hang_ups`: who hears
-    of SIGHUP; None: that means what it meant before.
+    of SIGHUP; None: that means what it meant before. `leave_others` is called when it begins to stop, for what answers
+    on other ports.
     """
     allow_files(limits.max_connections if tls is None else limits.max_connections + MAX_HANDSHAKES)
-    server = Listener(
-        configure(app, stop_seconds=stop_seconds, limits=limits), limits, tls, announcement, hang_ups
-    )
+    config = configure(app, stop_seconds=stop_seconds, limits=limits)
+    server = Listener(config, limits, tls, announcement, hang_ups, leave_others)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         """For signals that come before uvicorn listens to them. At its end it raises those that it handled again."""
@@ -161,6 +162,7 @@ class Listener(OpenServer):
         tls: TlsFiles | None,
         announcement: Callable[[str], str],
         hang_ups: HangUps | None = None,
+        leave_others: Callable[[], None] = lambda: None,
     ) -> None:
         """Raises ConfigurationError when the files for TLS cannot be used."""
         super().__init__(config)
@@ -168,12 +170,17 @@ class Listener(OpenServer):
         self._contexts = None if tls is None else WatchedFiles(tls.paths, tls.context)
         self._announcement = announcement
         self._hang_ups = hang_ups
+        self._leave_others = leave_others
 
     async def listen(self, listener: socket.socket) -> Listening:
         if self._contexts is None:
             return await super().listen(listener)
         seconds = self._limits.client_timeout_seconds
         return Handshakes(listener, self.make_protocol, self._contexts.current, seconds=seconds)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leave_others()
+        await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

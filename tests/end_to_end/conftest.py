@@ -14,6 +14,9 @@ import pytest
 from tests.end_to_end.processes import Server, Trainer, question
 from tests.waiting import LIMIT_SECONDS
 
+# Long waits: a machine that stands still for seconds is no reason to fail.
+FLAGS = ("--grpc-port", "0", "--stop-seconds", "60", "--max-wait-ms", "60000")
+
 
 @dataclass
 class Deployment:
@@ -36,13 +39,13 @@ class Deployment:
         self.trainer = Trainer(self.checkpoint_dir, self.directory / "trainer.log")
 
     def start_server(self) -> Server:
-        return Server(self.export_dir, self.checkpoint_dir, self.directory / "server.log")
+        return Server(self.export_dir, self.checkpoint_dir, self.directory / "server.log", *FLAGS)
 
 
 @pytest.fixture(scope="session")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     directory = tmp_path_factory.mktemp("deployment")
-    server = Server(directory / "export", directory / "run", directory / "server.log")
+    server = Server(directory / "export", directory / "run", directory / "server.log", *FLAGS)
     before = {
         "health": server.http.get("/healthz").status_code,
         "ready": server.http.get("/readyz"),

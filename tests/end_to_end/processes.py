@@ -127,6 +127,9 @@ class ServerProgram(Program):
         self.url = json.loads(self._read_line())["url"]
         assert self.url.startswith("http://127.0.0.1:")
         self.http = connect(self.url)
+        self.rpc_address = ""
+        if "--grpc-port" in flags:
+            self.rpc_address = json.loads(self._read_line())["url"].removeprefix("grpc://")
 
     def _end(self) -> int:
         self.http.close()

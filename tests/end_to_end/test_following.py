@@ -11,10 +11,15 @@ from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
+import tensorflow as tf
+import tritonclient.grpc as rpc_triton
 import tritonclient.http as triton
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 from hotdelta.chain import Position
 from tests.end_to_end.conftest import Deployment
@@ -94,6 +99,50 @@ def test_clients_of_other_servers_get_the_same_answer_and_its_position(deploymen
     assert answer.get_response()["parameters"]["position"] == position
     state = server.http.get(f"/v1/models/{name}").json()["model_version_status"][0]
     assert (state["version"], state["state"]) == (str(server.version()["export_version"]), "AVAILABLE")
+
+
+def predict_request(server: Server, **columns: list[int]) -> Any:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = server.version()["model_name"]
+    for name, values in columns.items():
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(values, tf.int64))
+    return request
+
+
+def test_clients_of_other_servers_see_the_model_move_by_grpc(deployment: Deployment) -> None:
+    trainer, server = deployment.trainer, deployment.server
+    inputs = question(PROBES)["inputs"]
+    request = predict_request(server, **inputs)
+    seen = []
+    with (
+        grpc.insecure_channel(server.rpc_address) as channel,
+        rpc_triton.InferenceServerClient(server.rpc_address) as client,
+    ):
+        predictions = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        for _ in range(2):
+            trainer.train(3, 5)
+            position, bits = trainer.save()
+            wanted = (("min_position", position), ("wait_ms", "60000"))
+            answer, call = predictions.Predict.with_call(request, metadata=wanted, timeout=LIMIT_SECONDS)
+            tensors = []
+            for column, values in inputs.items():
+                tensor = rpc_triton.InferInput(column, [len(values)], "INT64")
+                tensors.append(tensor.set_data_from_numpy(np.array(values)))
+            inferred = client.infer(request.model_spec.name, tensors, parameters={"min_position": position})
+
+            scores = tf.make_ndarray(answer.outputs["score"]).reshape(-1)
+            assert scores.view(np.uint32).tolist() == bits
+            assert inferred.as_numpy("score").tobytes() == scores.tobytes()
+            assert dict(call.trailing_metadata())["x-model-version"] == position
+            assert inferred.get_response().parameters["position"].string_param == position
+            assert server.probe(position) == (position, bits)
+            seen.append((position, bits))
+        for name in ("stage_incremental", "apply_staged", "restore_full"):
+            request.model_spec.signature_name = name
+            with pytest.raises(grpc.RpcError) as refused:
+                predictions.Predict(request)
+            assert f"there is no signature {name!r}" in refused.value.details()
+    assert seen[0] != seen[1]
 
 
 def test_a_full_in_between_is_no_break(deployment: Deployment) -> None:
@@ -223,18 +272,36 @@ def request_in_flight(server: Server, size: int) -> HTTPConnection:
     return connection
 
 
-def is_listening(server: Server) -> bool:
-    url = httpx.URL(server.url)
+def is_listening(address: str) -> bool:
+    url = httpx.URL(address)
     with socket.socket() as probe:
         return probe.connect_ex((url.host, url.port)) == 0
 
 
 def test_sigterm_lets_requests_in_flight_finish_and_ends_with_exit_code_0(deployment: Deployment) -> None:
-    server = deployment.server
+    server, trainer = deployment.server, deployment.trainer
     body = json.dumps(question([(0, 0)])).encode()
-    with closing(request_in_flight(server, len(body))) as in_flight:
+    position, _ = trainer.save()
+    server.probe(position)
+    request = predict_request(server, user=[0], item=[0])
+    with (
+        closing(request_in_flight(server, len(body))) as in_flight,
+        grpc.insecure_channel(server.rpc_address) as channel,
+    ):
+        health = health_pb2_grpc.HealthStub(channel)
+        next_one = Position.parse(position)
+        wanted = (("min_position", str(Position(next_one.run, next_one.seq + 1))), ("wait_ms", "60000"))
+        call = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict.future(
+            request, metadata=wanted, timeout=LIMIT_SECONDS
+        )
+        # What comes after it on the same connection is answered: so it has been taken.
+        assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
         server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not is_listening(server), "the server takes no more requests")
+        wait_until(lambda: not is_listening(server.url), "the server takes no more requests")
+        wait_until(lambda: not is_listening(f"grpc://{server.rpc_address}"), "and no more calls")
+        trainer.train(0, 0)
+        trainer.save()
+        assert call.result().model_spec.version.value == 1
         in_flight.send(body)
         assert in_flight.getresponse().status == 200
     assert server._end() == 0

@@ -16,7 +16,7 @@ from server.http.listening import Listener, bind, configure
 from server.tls import TlsFiles
 from tests.server.application import application, configuration_of
 from tests.server.fake_model import FakeModel
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 BODY = b'{"instances": [[1, 2]]}'
 LENGTH = f"Content-Length: {len(BODY)}"
@@ -28,6 +28,15 @@ def serving(model: FakeModel, *, stop_seconds: float = 5, **options: Any) -> Ite
     app, settings = application(model, **options), configuration_of(**options).server
     with serving_app(app, stop_seconds=stop_seconds, tls=TlsFiles.of(settings)) as address:
         yield address
+
+
+@contextmanager
+def serving_rpc(model: FakeModel, **options: Any) -> Iterator[str]:
+    """The address for gRPC of a server with these settings, which is told to stop when the block ends."""
+    app = application(model, grpc_port=0, **options)
+    with serving_app(app, tls=TlsFiles.of(configuration_of(**options).server)):
+        wait_until(lambda: bool(app.state.rpc.address), "the port for gRPC is open")
+        yield app.state.rpc.address
 
 
 @contextmanager

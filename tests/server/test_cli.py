@@ -56,13 +56,14 @@ def test_a_log_for_machines_says_as_json_why_the_server_cannot_start(taken_port:
     assert f"port {taken_port}: Address already in use" in record["error"]
 
 
-def test_a_port_that_is_taken_is_said_at_once(taken_port: int) -> None:
-    refused = run_server(*DIRECTORIES, "--port", str(taken_port))
+@pytest.mark.parametrize("flag, more", [("--port", []), ("--grpc-port", ["--port", "0"])])
+def test_a_port_that_is_taken_is_said_at_once(taken_port: int, flag: str, more: list[str]) -> None:
+    refused = run_server(*DIRECTORIES, *more, flag, str(taken_port))
 
     assert refused.returncode == 1
     assert refused.stderr == (
         f"server: cannot listen on 127.0.0.1 port {taken_port}: Address already in use. "
-        "give another --port (0 chooses a free one), or stop what uses it\n"
+        f"give another {flag} (0 chooses a free one), or stop what uses it\n"
     )
 
 
@@ -73,6 +74,7 @@ def test_a_port_that_is_taken_is_said_at_once(taken_port: int) -> None:
         ([], {}, "--export-dir is missing"),
         ([*DIRECTORIES, "--port", "99999"], {}, "--port is 99999"),
         ([*DIRECTORIES, "--port", "http"], {}, "not a whole number"),
+        ([*DIRECTORIES, "--port", "8500", "--grpc-port", "8500"], {}, "--grpc-port is 8500, as --port is"),
         (DIRECTORIES, {"HOTDELTA_MAX_QUEUE": "0"}, "--max-queue is 0"),
         ([*DIRECTORIES, "--sanity", "max_abs=1", "--sanity", "users:max=1"], {}, "there is no limit 'max'"),
         ([*DIRECTORIES, "--export-dir", __file__], {}, "which is not a directory"),

@@ -164,10 +164,14 @@ def _parameters(document: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {}
     if not isinstance(parameters, dict):
         raise RequestError(f"the parameters of {where} are not an object")
+    refuse_unsupported(parameters, where)
+    return parameters
+
+
+def refuse_unsupported(parameters: Mapping[str, Any], where: str) -> None:
     refused = next((name for name in _UNSUPPORTED if name in parameters), None)
     if refused is not None:
         raise RequestError(f"{where} has the parameter {refused!r}, which is not taken here")
-    return parameters
 
 
 def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -11,16 +10,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
-import hotdelta
-from hotdelta.chain import SignatureSpec, TensorSpec
-from hotdelta.errors import NotReadyError, RequestError
+from hotdelta.errors import RequestError
 from server.http.error_responses import json_response
-from server.models.entry import Entry
 from server.models.models import Models
-from server.predict.request import DEFAULT_SIGNATURE
 from server.predict.route import answer_of
 from server.protocols.open_inference.answer import write_answer
-from server.protocols.open_inference.datatypes import datatype_of
+from server.protocols.open_inference.documents import (
+    index_document,
+    metadata_document,
+    require_all_ready,
+    require_ready,
+    server_document,
+)
 from server.protocols.open_inference.request import read_request
 from server.protocols.paths import target_of, tell, unknown_path
 
@@ -70,7 +71,7 @@ class OpenInference:
         match = _INFER.fullmatch(scope["path"])
         if match is None:
             if scope["path"] == _INDEX:
-                return json_response(self._index())
+                return json_response(index_document(self._models))
             raise unknown_path(scope["method"], scope["path"])
         target = target_of(match)
         plane = self._models.find(target)[0].plane
@@ -96,62 +97,20 @@ class OpenInference:
 
     def _document(self, path: str) -> dict[str, Any]:
         if path == V2:
-            extensions = ["binary_tensor_data", "model_repository"]
-            return {"name": "hotdelta", "version": hotdelta.__version__, "extensions": extensions}
+            return server_document("binary_tensor_data", "model_repository")
         if path == f"{V2}/health/live":
             return {"live": True}
         if path == f"{V2}/health/ready":
-            reason = self._models.why_not_ready()
-            if reason is not None:
-                raise NotReadyError(reason, hint="GET /readyz says more")
+            require_all_ready(self._models)
             return {"ready": True}
         found = _DOCUMENT.fullmatch(path)
         if found is None:
             raise unknown_path("GET", path)
         entry, version = self._models.find(target_of(found))
         if found["ready"] is not None:
-            _require_ready(entry)
+            require_ready(entry)
             return {"name": found["name"], "ready": True}
-        return _metadata(found["name"], version, entry.plane.signatures)
-
-    def _index(self) -> list[dict[str, str]]:
-        listed = []
-        for entry in self._models.entries():
-            name, status = entry.name, entry.plane.model.status()
-            if name is not None and status.export_version is not None:
-                state = "READY" if status.is_ready else "UNAVAILABLE"
-                version = str(status.export_version)
-                listed.append({"name": name, "version": version, "state": state, "reason": status.reason})
-        return listed
-
-
-def _require_ready(entry: Entry) -> None:
-    status = entry.plane.model.status()
-    if not status.is_ready:
-        raise NotReadyError(status.reason or "no model is served yet", hint="GET /readyz says more")
-
-
-def _metadata(name: str, version: int, signatures: Mapping[str, SignatureSpec]) -> dict[str, Any]:
-    """Of the signature that is asked when a request names none; without one of that name, of the first."""
-    spec = signatures.get(DEFAULT_SIGNATURE) or next(iter(signatures.values()), None)
-    return {
-        "name": name,
-        "versions": [str(version)],
-        "platform": "tensorflow_savedmodel",
-        "inputs": _tensors(spec.inputs if spec else ()),
-        "outputs": _tensors(spec.outputs if spec else ()),
-    }
-
-
-def _tensors(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": tensor.name,
-            "datatype": datatype_of(tensor.dtype),
-            "shape": [-1 if size is None else size for size in tensor.shape or ()],
-        }
-        for tensor in specs
-    ]
+        return metadata_document(found["name"], version, entry.plane.signatures)
 
 
 def _json_size(scope: Scope) -> int | None:

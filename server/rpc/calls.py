@@ -1,0 +1,215 @@
+"""One call: its message read within the limits, answered by its protocol, every error of ours told by its status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from hotdelta.errors import HotdeltaError, NotReadyError, RequestError
+from hotdelta.logs import event
+from server.figures import RequestFigures
+from server.http.connection_limits import BufferedBytes
+from server.rpc.messages import Message, MessageKind, kind, service
+from server.rpc.status_codes import MODEL_NAME, POSITION, code_of, told_beside
+from server.served_model import ServedVersion
+from server.tokens import PredictTokens
+
+logger = logging.getLogger(__name__)
+
+_UNEXPECTED = "the server failed at this request; its log says why"
+
+
+class Call:
+    """What comes and goes beside the messages: metadata. Belongs to the event loop."""
+
+    def __init__(self, context: Any, tokens: PredictTokens | None) -> None:
+        self._context = context
+        self._tokens = tokens
+
+    def require_token(self) -> None:
+        """Raises UnauthorizedError, unless nobody needs one."""
+        if self._tokens is not None:
+            self._tokens.require(self.metadata("authorization"))
+
+    def metadata(self, name: str) -> str | None:
+        """Of several of one name the first."""
+        given = self._context.invocation_metadata() or ()
+        return next((value for key, value in given if key == name), None)
+
+    def tell(self, version: ServedVersion, model_name: str | None) -> None:
+        """Which position of which model an answer came from."""
+        told = {POSITION: version.position, MODEL_NAME: model_name}
+        self._context.set_trailing_metadata(
+            tuple((name, str(value)) for name, value in told.items() if value is not None)
+        )
+
+
+Respond = Callable[[Message, Call], Awaitable[Message]]
+Answer = Callable[[bytes, Any], Awaitable[bytes]]
+RespondAll = Callable[[AsyncIterator[Message], Call], AsyncIterator[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service by its full name, and who answers its methods.
+
+    `streams`: those that are answered by any number of messages. `reads`: what is read where the contract's own message
+    would have to be gone through value by value; its bytes must mean the same. `refused`: a hint for each method of the
+    public contract that is not answered here. `protocol`: under which its calls are counted, if they are.
+    `needs_no_token`: methods that everybody may call.
+    """
+
+    name: str
+    methods: Mapping[str, Respond] = field(default_factory=dict)
+    streams: Mapping[str, RespondAll] = field(default_factory=dict)
+    reads: Mapping[str, MessageKind] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    protocol: str | None = None
+    needs_no_token: frozenset[str] = frozenset()
+
+
+class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Finds who answers a method. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        services: tuple[Service, ...],
+        buffered: BufferedBytes,
+        requests: dict[str, RequestFigures],
+        tokens: PredictTokens | None,
+    ) -> None:
+        """`requests`: where calls are counted by protocol. `tokens`: what callers have to send; None: nothing."""
+        self._services = services
+        self._buffered = buffered
+        self._requests = requests
+        self._tokens = tokens
+        self._open_streams: set[asyncio.Task[Any] | None] = set()
+        self._is_ending = False
+        self._handlers: dict[str, Any] = {}
+        for each in services:
+            self._add(each)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Called by gRPC for each call."""
+        method: str = handler_call_details.method
+        return self._handlers.get(method) or grpc.stream_stream_rpc_method_handler(self._refuse(method))
+
+    def end_streams(self) -> None:
+        """They would keep a server that stops from stopping."""
+        self._is_ending = True
+        for task in self._open_streams:
+            if task is not None:
+                task.cancel()
+
+    def _add(self, each: Service) -> None:
+        described = service(each.name).methods_by_name
+        figures = RequestFigures()
+        if each.protocol is not None:
+            figures = self._requests.setdefault(each.protocol, figures)
+        for method in (*each.methods, *each.streams):
+            read = each.reads.get(method) or kind(described[method].input_type.full_name)
+            tokens = None if method in each.needs_no_token else self._tokens
+            path = f"/{each.name}/{method}"
+            if method in each.methods:
+                answer = self._unary(read, each.methods[method], figures, tokens)
+                self._handlers[path] = grpc.unary_unary_rpc_method_handler(answer)
+            else:
+                answer_all = self._stream(read, each.streams[method], tokens)
+                self._handlers[path] = grpc.stream_stream_rpc_method_handler(answer_all)
+
+    def _unary(
+        self, read: MessageKind, respond: Respond, figures: RequestFigures, tokens: PredictTokens | None
+    ) -> Answer:
+        async def answer(body: bytes, context: Any) -> bytes:
+            started, code = time.perf_counter(), grpc.StatusCode.CANCELLED
+            try:
+                answered = await self._answer(read, respond, body, Call(context, tokens))
+                code = grpc.StatusCode.OK
+            except HotdeltaError as error:
+                code = code_of(type(error))
+                await _abort(context, error)
+                raise
+            except Exception:
+                # The edge: the log has the trace, the client learns only that it was not his fault.
+                logger.exception("unexpected failure of a gRPC call")
+                code = grpc.StatusCode.INTERNAL
+                await context.abort(code, _UNEXPECTED)
+                raise
+            finally:
+                figures.observe(code.name, time.perf_counter() - started)
+            return answered
+
+        return answer
+
+    async def _answer(self, read: MessageKind, respond: Respond, body: bytes, call: Call) -> bytes:
+        call.require_token()
+        self._buffered.take(len(body))
+        try:
+            answered: bytes = (await respond(_parse(read, body), call)).SerializeToString()
+        finally:
+            self._buffered.give_back(len(body))
+        return answered
+
+    def _stream(
+        self, read: MessageKind, respond: RespondAll, tokens: PredictTokens | None
+    ) -> Callable[[Any, Any], AsyncIterator[bytes]]:
+        async def answer(bodies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            task = asyncio.current_task()
+            self._open_streams.add(task)
+            try:
+                call = Call(context, tokens)
+                call.require_token()
+                async for message in respond(_parse_all(read, bodies), call):
+                    yield message.SerializeToString()
+            except HotdeltaError as error:
+                await _abort(context, error)
+            except asyncio.CancelledError:
+                if not self._is_ending:
+                    raise
+                await _abort(context, NotReadyError("the server is stopping", hint="ask another one"))
+            finally:
+                self._open_streams.discard(task)
+
+        return answer
+
+    def _refuse(self, method: str) -> Callable[[Any, Any], AsyncIterator[bytes]]:
+        async def refuse(_bodies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, self._why_not(method))
+            yield b""
+
+        return refuse
+
+    def _why_not(self, path: str) -> str:
+        _, _, rest = path.partition("/")
+        name, _, method = rest.partition("/")
+        asked = next((each for each in self._services if each.name == name), None)
+        if asked is None:
+            return f"there is no service {name}. Services: {', '.join(each.name for each in self._services)}"
+        hint = asked.refused.get(method) or f"methods: {', '.join([*asked.methods, *asked.streams])}"
+        return f"{method} is not answered here. {hint}"
+
+
+def _parse(read: MessageKind, body: bytes) -> Message:
+    try:
+        return read.FromString(body)
+    except DecodeError as error:
+        raise RequestError(f"the message is no {read.DESCRIPTOR.full_name}: {error}") from error
+
+
+async def _parse_all(read: MessageKind, bodies: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    async for body in bodies:
+        yield _parse(read, body)
+
+
+async def _abort(context: Any, error: HotdeltaError) -> None:
+    code = code_of(type(error))
+    if code is grpc.StatusCode.INTERNAL:
+        event(logger, logging.ERROR, "a prediction failed", reason=error)
+    await context.abort(code, str(error), told_beside(error))
