@@ -21,6 +21,7 @@ from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.given_directory import refuse_nested
 from hotdelta.quiet_import import quiet_import
+from hotdelta.terminal import leave_terminal, progress_bars
 
 EXIT_FAILED = 1
 _POLL_SECONDS = 0.5
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _stopped_by_signals():
             refuse_nested(options.export_dir, options.checkpoint_dir)
             _wait_for_checkpoint(options.checkpoint_dir, options.wait, stop=threading.Event())
-            path = _export(options)
+            with progress_bars():
+                path = _export(options)
     except HotdeltaError as error:
         print(f"exporter: {in_flags(str(error))}", file=sys.stderr)
         return EXIT_FAILED
@@ -74,6 +76,7 @@ def _stopped_by_signals() -> Iterator[None]:
 def _stop(number: int, _frame: FrameType | None) -> None:
     """At once. An exception would be lost in a destructor, of which TensorFlow runs many, and the export go on."""
     remove_unfinished()
+    leave_terminal()
     # Not print: it may be in the middle of a line, and cannot be entered twice.
     with suppress(OSError):
         os.write(2, b"exporter: stopped; a version that is not complete is not published\n")
@@ -127,10 +130,19 @@ def _wait_for_checkpoint(
         stop.wait(_POLL_SECONDS)
 
 
+class _ToStderr(logging.Handler):
+    """Writes to what is standard error now: while there is a bar, that lets lines appear above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
+
+
 def _log_to_stderr(*, is_verbose: bool) -> None:
     from hotdelta.logs import TextFormatter
 
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStderr()
     handler.setFormatter(TextFormatter())
     for name in ("exporter", "hotdelta"):
         logging.getLogger(name).addHandler(handler)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,21 @@ class FailureLog:
             self._count = 0
 
 
+# What was done of what, and how much there is of it.
+ProgressListener = Callable[[str, int, int], None]
+_listener: ContextVar[ProgressListener | None] = ContextVar("progress listener", default=None)
+
+
+@contextmanager
+def telling_progress(listener: ProgressListener) -> Iterator[None]:
+    """What this thread tells of its progress meanwhile goes to the listener, at every step, and into no log."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
 class ProgressLog:
     """Says how far something long is, every few seconds, with its fields; what is short says nothing.
 
@@ -87,6 +103,9 @@ class ProgressLog:
 
     def tell(self, done: int) -> None:
         """Call it as often as you like."""
+        if (listener := _listener.get()) is not None:
+            listener(self._phrase, done, self._of)
+            return
         if (now := self._clock()) >= self._next:
             self._next = now + PROGRESS_SECONDS
             event(logger, logging.INFO, self._phrase, **self._fields, done=done, of=self._of)

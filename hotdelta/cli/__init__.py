@@ -15,6 +15,7 @@ from importlib import import_module
 
 from hotdelta.cli.parser import make_parser
 from hotdelta.errors import ConfigurationError, HotdeltaError
+from hotdelta.terminal import progress_bars
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_command(options: argparse.Namespace) -> int:
     """The exit code of the command."""
     module = import_module(_MODULES[options.command])
-    code: int = module.run(options)
+    with progress_bars():
+        code: int = module.run(options)
     return code
 
 

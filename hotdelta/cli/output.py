@@ -7,21 +7,16 @@ are answered with plain text.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from hotdelta.check_progress import CheckProgress
+from hotdelta.terminal import Bar, has_style
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
     from rich.table import Table
-
-# What takes less shows no bar.
-_PATIENCE_SECONDS = 0.5
 
 
 class Cell(NamedTuple):
@@ -32,12 +27,6 @@ class Cell(NamedTuple):
 
 
 Row = Sequence[Cell | str]
-
-
-def has_style(stream: IO[str] | None) -> bool:
-    """Whether a stream is a terminal that wants colour."""
-    is_wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return is_wanted and stream is not None and stream.isatty()
 
 
 def has_unicode(stream: IO[str] | None) -> bool:
@@ -87,50 +76,33 @@ def warn(text: str) -> None:
 class ByteProgress:
     """How far a work of many bytes is: a bar in a terminal, a line at every gigabyte elsewhere. See `byte_progress`."""
 
-    def __init__(self, what: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, what: str, total: int, bar: Bar | None) -> None:
         self._what = what
         self._total = total
-        self._clock = clock
-        self._started = clock()
         self._done = 0
+        self._bar = bar
         self._lines = CheckProgress(total, show=self._tell)
-        self._bar: Progress | None = None
 
     def add(self, count: int) -> None:
         self._done += count
-        if not has_style(sys.stderr):
-            self._lines.add(count)
-        elif self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self._done)
-        elif self._clock() - self._started > _PATIENCE_SECONDS:
-            self._bar = self._start_bar()
-
-    def stop(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            self._bar.tell(f"{self._what} bytes of", self._done, self._total)
+        else:
+            self._lines.add(count)
 
     def _tell(self, done: int, total: int) -> None:
         warn(f"{self._what} {format_bytes(done)} of {format_bytes(total)}")
-
-    def _start_bar(self) -> Progress:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        bar.add_task(self._what, total=self._total, completed=self._done)
-        bar.start()
-        return bar
 
 
 @contextmanager
 def byte_progress(what: str, total: int) -> Iterator[ByteProgress]:
     """`what`: a participle, for example "checked". The bar is gone when the block is left."""
-    progress = ByteProgress(what, total)
+    bar = Bar() if has_style(sys.stderr) else None
     try:
-        yield progress
+        yield ByteProgress(what, total, bar)
     finally:
-        progress.stop()
+        if bar is not None:
+            bar.stop()
 
 
 def format_bytes(count: int) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from hotdelta.cli.output import Cell, Row, format_bytes, format_rows, has_style, rich_table, warn
+from hotdelta.cli.output import Cell, Row, format_bytes, format_rows, rich_table, warn
 from hotdelta.cli.server_http import ServerHttp
 from hotdelta.cli.server_status import (
     Status,
@@ -26,6 +26,7 @@ from hotdelta.cli.server_status import (
     state_of,
 )
 from hotdelta.errors import RequestError
+from hotdelta.terminal import has_style
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

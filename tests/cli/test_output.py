@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hotdelta.cli.output import ByteProgress, Cell, format_rows
+from hotdelta.cli.output import Cell, format_rows
+from hotdelta.logs import ProgressLog
+from hotdelta.terminal import Bar, progress_bars
 from tests.cli.conftest import Run
 from tests.waiting import LIMIT_SECONDS
 
@@ -65,29 +68,61 @@ def test_columns_are_as_wide_as_they_need_to_be() -> None:
     )
 
 
-def test_a_bar_appears_only_when_the_work_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal:
-        encoding = "utf-8"
-        said = ""
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
-        def isatty(self) -> bool:
-            return True
 
-        def write(self, text: str) -> int:
-            self.said += text
-            return len(text)
-
-        def flush(self) -> None: ...
-
-    terminal, now = Terminal(), [0.0]
-    monkeypatch.setattr(sys, "stderr", terminal)
+def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """As standard error, for the test that calls it: pytest takes it back between a fixture and its test."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    progress = ByteProgress("checked", 1000, clock=lambda: now[0])
-    progress.add(100)
-    assert terminal.said == ""
+    return made
+
+
+def test_a_bar_appears_only_when_the_work_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, now = open_terminal(monkeypatch), [0.0]
+    bar = Bar(clock=lambda: now[0])
+    bar.tell("checked bytes of", 100, 1000)
+    assert terminal.getvalue() == ""
     now[0] = 5.0
-    progress.add(100)
-    progress.add(800)
-    progress.stop()
-    assert "checked" in terminal.said
+    bar.tell("checked bytes of", 1000, 1000)
+    bar.stop()
+    assert "checked" in terminal.getvalue()
+    assert "1.0/1.0 kB" in terminal.getvalue()
+
+
+def test_each_work_has_a_bar_of_its_own_which_goes_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, now = open_terminal(monkeypatch), [0.0]
+    bar = Bar(clock=lambda: now[0])
+
+    def work(what: str) -> str:
+        """What the terminal got meanwhile; it takes three seconds."""
+        before = len(terminal.getvalue())
+        for done in range(3):
+            bar.tell(what, done, 3)
+            now[0] += 1
+        return terminal.getvalue()[before:]
+
+    for what in ("checking files", "reading deltas", "reading deltas"):
+        shown = work(what)
+        assert what in shown
+        assert shown.rstrip().endswith("\x1b[2K"), "the bar is gone"
+        assert "\x1b[?25h" in shown, "and the cursor is back"
+
+
+def test_progress_goes_to_bars_in_a_terminal_and_into_the_log_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_terminal(monkeypatch)
+    caplog.set_level("INFO", "hotdelta.logs")
+    clock = iter(range(0, 1000, 10))
+    with progress_bars():
+        ProgressLog("reading deltas", of=2, clock=lambda: next(clock)).tell(1)
+    assert not caplog.records
+    monkeypatch.setenv("NO_COLOR", "1")
+    with progress_bars():
+        ProgressLog("reading deltas", of=2, clock=lambda: next(clock)).tell(1)
+    assert "reading deltas" in caplog.text
