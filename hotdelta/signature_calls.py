@@ -59,13 +59,15 @@ def require_names(name: str, spec: SignatureSpec, definition: Any) -> None:
             )
 
 
-def zeros_for(spec: SignatureSpec) -> dict[str, Array]:
-    """The smallest request that fits: one row of zeros or empty strings."""
-    return {tensor.name: _zeros(tensor) for tensor in spec.inputs}
+def zeros_for(spec: SignatureSpec, *, rows: int = 1) -> dict[str, Array]:
+    """So many rows of zeros or empty strings, and no more of anything else than the signature wants."""
+    return {tensor.name: _zeros(tensor, rows) for tensor in spec.inputs}
 
 
-def _zeros(tensor: TensorSpec) -> Array:
+def _zeros(tensor: TensorSpec, rows: int) -> Array:
     sizes = [1 if size is None else size for size in tensor.shape or ()]
+    if tensor.shape and tensor.shape[0] is None:
+        sizes[0] = rows
     if tensor.dtype == "string":
         return np.full(sizes, b"", object)
     return np.zeros(sizes, array_dtype(tensor.dtype))

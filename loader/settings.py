@@ -17,6 +17,7 @@ _BOUNDS = {
     "full_diff_bytes": (0, 2**40),
     "slice_bytes": (4096, 2**30),
     "predict_threads": (0, 256),
+    "warm_up_rows": (1, 65536),
 }
 
 
@@ -42,6 +43,8 @@ class LoaderSettings:
     """A full is read and compared in slices of this size."""
     predict_threads: int = 0
     """Threads that share the operations of one prediction; 0 runs each in the thread that asks (fastest)."""
+    warm_up_rows: int = 1
+    """The largest batch that requests are put together to: none of them is the first of its kind after the swap."""
     sanity: SanitySettings = field(default_factory=SanitySettings)
     """What the values of an update may look like; what does not is quarantined."""
     pin: Position | None = None

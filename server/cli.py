@@ -183,6 +183,7 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
             sanity=sanity,
             after_swap=freeze,
             name=name,
+            warm_up_rows=settings.max_batch_size,
         )
     chosen = LoaderSettings(
         export_dir=settings.export_dir,
@@ -196,6 +197,7 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
         state_dir=settings.state_dir,
         signing_key_file=settings.signing_key_file,
         name=name,
+        warm_up_rows=settings.max_batch_size,
     )
     return Loader(chosen, after_swap=freeze)
 

@@ -105,6 +105,12 @@ class ExportLoading:
             if metadata.node not in self._orders.released:
                 complaint = find_bad_values(figures, metadata, self._settings.sanity)
         model = self._load_model(version.path, predict_threads=self._settings.predict_threads)
+        try:
+            # Here, where updates of the served model do not wait for it.
+            model.warm_up_for(self._settings.warm_up_rows)
+        except BaseException:
+            model.close()
+            raise
         return LoadedExport(model, figures, complaint, LargestNorms(figures))
 
 

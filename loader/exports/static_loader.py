@@ -63,8 +63,12 @@ class StaticLoader:
         sanity: SanitySettings,
         after_swap: Callable[[], None] = lambda: None,
         name: str | None = None,
+        warm_up_rows: int = 1,
     ) -> None:
-        """`after_swap` is called when another model has begun to serve (gc.freeze); `name`: what the log calls it."""
+        """`after_swap` is called when another model has begun to serve (gc.freeze); `name`: what the log calls it;
+        `warm_up_rows`: the largest batch that requests are put together to.
+        """
+        self._warm_up_rows = warm_up_rows
         self._told = {"model": name} if name is not None else {}
         self._exports = ExportWatch(export_dir)
         self._export_dir = export_dir
@@ -183,6 +187,7 @@ class StaticLoader:
             )
         model = LiveModel.load(version.path)
         try:
+            model.warm_up_for(self._warm_up_rows)
             model.warm_up()
         except BaseException:
             model.close()

@@ -23,6 +23,7 @@ from loader.model.feeds import prepare_feeds
 from loader.model.huge_pages import HugePages
 from loader.model.refused_input import explain
 from loader.model.session_graph import SessionGraph, first_line, translated
+from loader.model.warm_up import WarmedUp, warm_up
 
 Array = npt.NDArray[Any]
 # What the variables say of themselves while something is written over them piece by piece. No state has this id.
@@ -72,6 +73,7 @@ class LiveModel:
         self.held: Node | None = None
         self.step = 0
         self._unknown_before: dict[str, int] = {}
+        self._warm_rows = 1
         self._read_identity()
 
     @classmethod
@@ -106,6 +108,7 @@ class LiveModel:
         if again.metadata != self.metadata:
             again.close()
             raise self._is_gone()
+        again.warm_up_for(self._warm_rows)
         return again
 
     def require_export(self) -> None:
@@ -205,6 +208,14 @@ class LiveModel:
             with contextlib.suppress(HotdeltaError):
                 self.predict(name, zeros_for(spec))
         self._unknown_before = {key: counts.unknown for key, counts in self.key_counts().items()}
+
+    def warm_up_for(self, rows: int) -> WarmedUp:
+        """Answer requests as they may come, of up to so many rows. Values do not matter, so before any are restored."""
+        self._warm_rows = rows
+        is_compiled = self._graph is not None and self._graph.is_compiled
+        sizes = range(1, rows + 1) if is_compiled else sorted({1, rows})
+        signatures = {name: spec for name, (spec, _) in self._predictions.items()}
+        return warm_up(self.predict, self._path, signatures, sizes=sizes)
 
     def close(self) -> None:
         """Free the variables. No call may be running or follow."""

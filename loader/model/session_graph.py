@@ -32,6 +32,9 @@ class SessionGraph:
             self.close()
             raise
         self._definitions = dict(meta_graph.signature_def.items())
+        functions = meta_graph.graph_def.library.function
+        # XLA compiles a function anew for each shape of its inputs.
+        self.is_compiled = any(function.attr["_XlaMustCompile"].b for function in functions)
 
     @property
     def signatures(self) -> frozenset[str]:
