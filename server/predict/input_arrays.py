@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +19,8 @@ from hotdelta.errors import RequestError
 Array = npt.NDArray[Any]
 
 _MAX_RANK = 32
+# More values than any memory holds, and fewer than numpy can count in bytes.
+_MAX_SIZE = 2**48
 _ALLOWED: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}}
 _WORDS = {
     bool: "booleans", int: "integers", float: "floats", str: "strings", dict: "objects", type(None): "null",
@@ -56,6 +59,13 @@ def require_shape(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
     """Raises RequestError."""
     if tensor.shape is not None and not _fits(shape, tensor.shape):
         _refuse(tensor, f"has shape {list(shape)}, the signature wants {show_shape(tensor.shape)}")
+
+
+def require_told_shape(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Of one that a client tells beside the values: it may be no shape at all. Raises RequestError."""
+    if any(size < 0 for size in shape) or math.prod(size for size in shape if size) > _MAX_SIZE:
+        _refuse(tensor, f"has the shape {list(shape)}, which no array has")
+    require_shape(tensor, shape)
 
 
 def show_shape(shape: tuple[int | None, ...]) -> str:

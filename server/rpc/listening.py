@@ -43,7 +43,7 @@ class RpcServer:
         host = _numeric_host(self._settings.host, port)
         server = grpc.aio.server(
             handlers=(self._calls,),
-            options=_options(self._settings.max_body_bytes),
+            options=_options(self._settings),
             maximum_concurrent_rpcs=self._settings.max_connections,
         )
         try:
@@ -101,12 +101,14 @@ def _numeric_host(host: str, port: int) -> str:
     return f"[{address[0]}]" if ":" in str(address[0]) else str(address[0])
 
 
-def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+def _options(settings: Settings) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", max_message_bytes),
+        # Of a compressed message, what it becomes counts.
+        ("grpc.max_receive_message_length", settings.max_body_bytes),
         ("grpc.max_send_message_length", -1),
         # Two servers on one port would share its clients without a word.
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", round(settings.client_timeout_seconds * 1000)),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_MS),
         ("grpc.keepalive_permit_without_calls", 1),
     ]

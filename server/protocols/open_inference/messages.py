@@ -14,7 +14,7 @@ import numpy as np
 
 from hotdelta.chain import SignatureSpec, TensorSpec
 from hotdelta.errors import RequestError
-from server.predict.input_arrays import require_shape
+from server.predict.input_arrays import require_told_shape
 from server.predict.request import find_signature, refuse_empty
 from server.protocols.open_inference.datatypes import (
     BYTES,
@@ -125,9 +125,7 @@ def _shape(tensor: TensorSpec, given: Message) -> tuple[int, ...]:
     if given.datatype != wanted:
         raise RequestError(f"input {tensor.name!r} is {given.datatype!r}, the signature wants {wanted}")
     shape = tuple(given.shape)
-    if any(size < 0 for size in shape):
-        raise RequestError(f"the shape of input {tensor.name!r} is {list(shape)}")
-    require_shape(tensor, shape)
+    require_told_shape(tensor, shape)
     return shape
 
 

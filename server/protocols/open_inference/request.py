@@ -10,7 +10,7 @@ import orjson
 
 from hotdelta.chain import SignatureSpec, TensorSpec
 from hotdelta.errors import RequestError
-from server.predict.input_arrays import require_shape, to_array
+from server.predict.input_arrays import require_told_shape, to_array
 from server.predict.request import (
     PredictRequest,
     find_signature,
@@ -116,7 +116,7 @@ def _shape(tensor: TensorSpec, item: Mapping[str, Any]) -> tuple[int, ...]:
         raise RequestError(
             f"the shape of input {tensor.name!r} is {shape!r}", hint="give a list of whole numbers"
         )
-    require_shape(tensor, tuple(shape))
+    require_told_shape(tensor, tuple(shape))
     return tuple(shape)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hotdelta.chain import TensorSpec
 from hotdelta.errors import BodyTooLargeError, PredictionError, RequestError
-from server.predict.input_arrays import require_shape
+from server.predict.input_arrays import require_told_shape
 from server.protocols.tensorflow_serving.documents import type_name
 from server.rpc.messages import Message, kind, pool
 from server.served_model import Array
@@ -91,9 +91,9 @@ def _require_type(tensor: TensorSpec, message: Message) -> None:
 
 def _shape(tensor: TensorSpec, message: Message) -> tuple[int, ...]:
     shape = tuple(dim.size for dim in message.tensor_shape.dim)
-    if message.tensor_shape.unknown_rank or any(size < 0 for size in shape):
+    if message.tensor_shape.unknown_rank:
         _refuse(tensor, "does not say its shape")
-    require_shape(tensor, shape)
+    require_told_shape(tensor, shape)
     return shape
 
 

@@ -62,9 +62,13 @@ def test_a_message_may_be_as_large_as_a_body_of_http() -> None:
     ):
         infer(channel)(question(*[1] * 2000), timeout=LIMIT_SECONDS)
         error = refusal(infer(channel), question(*[1] * 20_000))
+        with grpc.insecure_channel(address, compression=grpc.Compression.Gzip) as compressing:
+            infer(compressing)(question(*[1] * 2000), timeout=LIMIT_SECONDS)
+            bomb = refusal(infer(compressing), question(*[1] * 2_000_000))
 
-    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "larger than max" in error.details()
+    for each in (error, bomb):
+        assert each.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max" in each.details()
 
 
 def test_what_is_no_message_is_refused() -> None:
