@@ -170,7 +170,7 @@ class _Rereading:
 
 def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
     from loader import Loader, LoaderSettings, StaticLoader
-    from server.garbage import freeze
+    from server.garbage import AfterSwap
 
     # With several the log says which one each line is about.
     name = None if is_one_model else settings.model_name
@@ -181,7 +181,7 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
             settings.export_dir,
             poll_seconds=settings.poll_seconds,
             sanity=sanity,
-            after_swap=freeze,
+            after_swap=AfterSwap(),
             name=name,
             warm_up_rows=settings.max_batch_size,
         )
@@ -199,7 +199,7 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
         name=name,
         warm_up_rows=settings.max_batch_size,
     )
-    return Loader(chosen, after_swap=freeze)
+    return Loader(chosen, after_swap=AfterSwap())
 
 
 def _leave_at_once() -> None:

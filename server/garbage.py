@@ -17,15 +17,42 @@ _one_at_a_time = threading.Lock()
 
 
 def freeze() -> None:
-    """Collect once, the export that was replaced included, and never look at what is left again.
+    """Collect once, models that were replaced or removed included, and never look at what is left again.
 
-    By an updater thread: before its first model serves, and after another one has taken its place.
+    Everybody waits for as long as the walk over all objects takes.
     """
-    start = time.perf_counter()
     with _one_at_a_time:
         gc.unfreeze()
-        gc.collect()
-        gc.freeze()
+        _collect_and_freeze()
+
+
+def freeze_new() -> None:
+    """The same with what came since: when nothing of it is gone, most objects need not be walked over again."""
+    with _one_at_a_time:
+        _collect_and_freeze()
+
+
+class AfterSwap:
+    """What a loader calls when its first model is about to serve, and when another one has taken its place.
+
+    Belongs to the updater thread of that loader.
+    """
+
+    def __init__(self) -> None:
+        self._has_model = False
+
+    def __call__(self) -> None:
+        if self._has_model:
+            freeze()
+        else:
+            self._has_model = True
+            freeze_new()
+
+
+def _collect_and_freeze() -> None:
+    start = time.perf_counter()
+    gc.collect()
+    gc.freeze()
     event(
         logger,
         logging.DEBUG,
