@@ -30,6 +30,7 @@ _MODULES = {
     "verify": "hotdelta.cli.verify",
     "diff": "hotdelta.cli.diff",
     "key": "hotdelta.cli.key",
+    "compact": "hotdelta.cli.compact",
     "completion": "hotdelta.cli.completion",
     "doctor": "hotdelta.cli.doctor",
     "tail": "hotdelta.cli.tail",

@@ -22,6 +22,9 @@ examples:
   # is every file what its manifest says, and can a server get to the newest position?
   hotdelta verify run
 
+  # one full in place of thousands of deltas, when no trainer runs
+  hotdelta compact run --keep-fulls 2
+
   # what keeps it from working?
   hotdelta doctor run
 
@@ -59,7 +62,16 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_log, _add_show, _add_diff, _add_key, _add_verify, _add_chain, _add_describe):
+    for add in (
+        _add_log,
+        _add_show,
+        _add_diff,
+        _add_key,
+        _add_verify,
+        _add_compact,
+        _add_chain,
+        _add_describe,
+    ):
         add(commands)
     _add_doctor(commands)
     _add_tail(commands)
@@ -149,6 +161,25 @@ def _add_verify(commands: _Commands[argparse.ArgumentParser]) -> None:
         commands, "verify", "check the digest of every file, and whether the newest position can be reached"
     )
     _add_directory(command)
+    _add_json(command)
+
+
+def _add_compact(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "compact",
+        "put a full and the deltas after it together into a new full, where no trainer runs",
+    )
+    _add_directory(command)
+    command.add_argument(
+        "position", metavar="POSITION", nargs="?", help="of which position (default: the newest)"
+    )
+    command.add_argument(
+        "--keep-fulls",
+        type=_at_least(1),
+        metavar="N",
+        help="then delete what the newest N fulls do not need (default: delete nothing)",
+    )
     _add_json(command)
 
 
