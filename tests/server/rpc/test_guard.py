@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import grpc
@@ -115,3 +118,28 @@ def test_a_certificate_that_is_renewed_is_shown_to_the_next_client(
 
         wait_until(lambda: can_ask(secure(address, certificates.stranger)), "the new one is shown")
         assert not can_ask(secure(address, certificates.ca))
+
+
+def test_all_that_the_command_writes_is_json_whatever_knocks_at_its_port(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    """The core of gRPC would tell of each bad handshake in its own way."""
+    server = certificates.server
+    command = [sys.executable, "-m", "server.cli", "--export-dir", str(tmp_path / "export"), "--port", "0"]
+    command += ["--grpc-port", "0", "--log-format", "json"]
+    command += ["--tls-cert", str(server.certificate), "--tls-key", str(server.key)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            _, said = (json.loads(process.stdout.readline()) for _ in range(2))
+            address = said["url"].removeprefix("grpcs://")
+            assert not can_ask(grpc.insecure_channel(address))
+            assert not can_ask(secure(address, certificates.stranger))
+            process.terminate()
+            _, errors = process.communicate(timeout=LIMIT_SECONDS)
+        finally:
+            process.kill()
+
+    messages = [json.loads(line)["message"] for line in errors.splitlines()]
+    assert (messages[0], messages[-1]) == ("starting", "stopped")
+    assert process.returncode == 0
