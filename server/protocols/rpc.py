@@ -19,11 +19,12 @@ _LOOK_SECONDS = 0.2
 
 def wishes_of(call: Call, given: Mapping[str, Any], max_wait_ms: int) -> tuple[Position | None, int]:
     """`min_position` and `wait_ms`, from the metadata or else from what the message has. Raises RequestError."""
+    position, wait_ms = call.metadata("min_position"), call.metadata("wait_ms")
     wishes = dict(given)
-    for name in ("min_position", "wait_ms"):
-        text = call.metadata(name)
-        if text is not None:
-            wishes[name] = text if name == "min_position" else _whole_number(name, text)
+    if position is not None:
+        wishes["min_position"] = position
+    if wait_ms is not None:
+        wishes["wait_ms"] = _whole_number("wait_ms", wait_ms)
     return min_position_of(wishes), wait_ms_of(wishes, max_wait_ms)
 
 

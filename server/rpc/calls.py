@@ -32,6 +32,7 @@ class Call:
     def __init__(self, context: Any, tokens: PredictTokens | None) -> None:
         self._context = context
         self._tokens = tokens
+        self._given: dict[str, str | bytes] | None = None
 
     def require_token(self) -> None:
         """Raises UnauthorizedError, unless nobody needs one."""
@@ -39,9 +40,11 @@ class Call:
             self._tokens.require(self.metadata("authorization"))
 
     def metadata(self, name: str) -> str | None:
-        """Of several of one name the first."""
-        given = self._context.invocation_metadata() or ()
-        return next((value for key, value in given if key == name), None)
+        """Of several of one name the last; None for bytes, too."""
+        if self._given is None:
+            self._given = dict(self._context.invocation_metadata() or ())
+        value = self._given.get(name)
+        return value if isinstance(value, str) else None
 
     def tell(self, version: ServedVersion, model_name: str | None) -> None:
         """Which position of which model an answer came from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any
 
@@ -31,13 +32,19 @@ def datatype_of(dtype: str) -> str:
 
 def datatype_of_array(name: str, array: Array) -> str:
     """Raises PredictionError."""
-    found = BYTES if array.dtype == object else _NAMES.get(array.dtype.name)
+    found = _datatype_of_dtype(array.dtype)
     if found is None:
         raise PredictionError(
             f"output {name!r} is {array.dtype.name}, for which the protocol has no name",
             hint="return its real and imaginary parts, or another dtype",
         )
     return found
+
+
+@functools.cache
+def _datatype_of_dtype(dtype: np.dtype[Any]) -> str | None:
+    """Kept: numpy makes the name of a dtype anew each time."""
+    return BYTES if dtype.kind == "O" else _NAMES.get(dtype.name)
 
 
 def to_bytes(array: Array) -> bytes:

@@ -5,6 +5,7 @@ Without TensorFlow, and without a look at single numbers.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NoReturn
 
@@ -61,7 +62,7 @@ def to_array(tensor: TensorSpec, message: Message, *, max_bytes: int) -> Array:
 
 def to_message(name: str, array: Array) -> Message:
     """Numbers in lists, as TensorFlow Serving writes them. Raises PredictionError."""
-    dtype = "string" if array.dtype == object else array.dtype.name
+    dtype = _name_of(array.dtype)
     if dtype not in _LISTS:
         raise PredictionError(f"output {name!r} is {dtype}, which cannot be written as a tensor")
     shape = {"dim": [{"size": size} for size in array.shape]}
@@ -79,14 +80,27 @@ def to_message(name: str, array: Array) -> Message:
     return message
 
 
+@functools.cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """Kept: numpy makes the name of a dtype anew each time."""
+    return "string" if dtype.kind == "O" else dtype.name
+
+
+@functools.cache
+def _number_of(dtype: str) -> int | None:
+    """What the messages have for a dtype; None for one that cannot be given."""
+    values = pool().FindEnumTypeByName("tensorflow.DataType").values_by_name
+    return values[type_name(dtype)].number if dtype in _LISTS else None
+
+
 def _require_type(tensor: TensorSpec, message: Message) -> None:
-    types = pool().FindEnumTypeByName("tensorflow.DataType")
-    wanted = type_name(tensor.dtype)
-    given = types.values_by_number.get(message.dtype)
-    if tensor.dtype not in _LISTS:
+    wanted = _number_of(tensor.dtype)
+    if wanted is None:
         _refuse(tensor, f"is {tensor.dtype}, which cannot be given as a tensor")
-    if given is None or given.name != wanted:
-        _refuse(tensor, f"is {given.name if given else message.dtype}, the signature wants {wanted}")
+    if message.dtype != wanted:
+        given = pool().FindEnumTypeByName("tensorflow.DataType").values_by_number.get(message.dtype)
+        name = given.name if given else message.dtype
+        _refuse(tensor, f"is {name}, the signature wants {type_name(tensor.dtype)}")
 
 
 def _shape(tensor: TensorSpec, message: Message) -> tuple[int, ...]:
