@@ -169,8 +169,20 @@ def test_every_answer_under_load_is_the_model_at_its_position_bit_for_bit(deploy
                 answer = http.post("/predict", json=question([PROBES[probe]]))
                 seen.append((answer.headers["X-Model-Version"], probe, bits_of(answer)[0]))
 
+    def ask_by_grpc(number: int) -> None:
+        probe = number % len(PROBES)
+        user, item = PROBES[probe]
+        request = predict_request(server, user=[user], item=[item])
+        with grpc.insecure_channel(server.rpc_address) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            while not stop.is_set():
+                answer, call = stub.Predict.with_call(request, timeout=LIMIT_SECONDS)
+                score = np.array(answer.outputs["score"].float_val, np.float32)
+                seen_at = dict(call.trailing_metadata())["x-model-version"]
+                seen.append((seen_at, probe, score.view(np.uint32).item()))
+
     with ThreadPoolExecutor(8) as pool:
-        asking = [pool.submit(ask, number) for number in range(8)]
+        asking = [pool.submit(ask_by_grpc if number >= 4 else ask, number) for number in range(8)]
         try:
             # However slow the readers are, they see many positions.
             while len(expected) < 100 or len({position for position, _, _ in seen}) < 10:

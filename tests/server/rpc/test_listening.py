@@ -113,6 +113,37 @@ def test_requests_that_come_together_share_a_call(serve: Serve, model: FakeModel
     assert model.calls == [("serving_default", 1), ("serving_default", 5)]
 
 
+def test_more_calls_at_once_than_connections_are_refused(serve: Serve, model: FakeModel) -> None:
+    client = serve(grpc_port=0, max_connections=1)
+    with grpc.insecure_channel(address_of(client)) as channel:
+        model.may_answer.clear()
+        first = infer(channel).future(question(1, 2), timeout=LIMIT_SECONDS)
+        assert model.is_asked.wait(LIMIT_SECONDS)
+        error = refusal(infer(channel), question(1, 2))
+        model.may_answer.set()
+        first.result()
+
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_what_calls_hold_counts_with_the_bodies_of_http(serve: Serve, model: FakeModel) -> None:
+    client = serve(grpc_port=0, max_body_bytes=2**20, max_buffered_bytes=2**20)
+    large = question(1, 2, id="x" * 700_000)
+    with grpc.insecure_channel(address_of(client)) as channel:
+        model.may_answer.clear()
+        first = infer(channel).future(large, timeout=LIMIT_SECONDS)
+        assert model.is_asked.wait(LIMIT_SECONDS)
+        error = refusal(infer(channel), large)
+        by_http = client.post("/predict", content=large)
+        model.may_answer.set()
+        first.result()
+        infer(channel)(large, timeout=LIMIT_SECONDS)
+
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "bytes wait already" in error.details()
+    assert by_http.status_code == 503
+
+
 def test_calls_are_counted_by_their_protocol_and_status(serve: Serve) -> None:
     client = serve(grpc_port=0)
     with grpc.insecure_channel(address_of(client)) as channel:
@@ -123,23 +154,23 @@ def test_calls_are_counted_by_their_protocol_and_status(serve: Serve) -> None:
         wait_until(functools.partial(is_counted_once, client, status), "it is counted")
 
 
+class Started(FakeModel):
+    """Tells in which event loop it was started."""
+
+    def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+
 def test_a_server_that_stops_answers_what_it_was_asked_and_ends_what_would_not_end(serve: Serve) -> None:
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    class Started(FakeModel):
-        def start(self) -> None:
-            loops.append(asyncio.get_running_loop())
-
     model = Started()
-    client = serve(model, grpc_port=0, stop_seconds=60)
-    rpc = client.app.state.rpc  # type: ignore[attr-defined]
+    rpc = serve(model, grpc_port=0, stop_seconds=60).app.state.rpc  # type: ignore[attr-defined]
     with grpc.insecure_channel(rpc.address) as channel, grpc.insecure_channel(rpc.address) as late:
         watching = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=LIMIT_SECONDS)
         next(watching)
         model.may_answer.clear()
         asked = infer(channel).future(question(1, 2), timeout=LIMIT_SECONDS)
         assert model.is_asked.wait(LIMIT_SECONDS)
-        loops[0].call_soon_threadsafe(rpc.leave)
+        model.loop.call_soon_threadsafe(rpc.leave)
         with pytest.raises(grpc.RpcError) as ended:
             next(watching)
         assert refusal(infer(late), question(1, 2)).code() is grpc.StatusCode.UNAVAILABLE
@@ -147,6 +178,20 @@ def test_a_server_that_stops_answers_what_it_was_asked_and_ends_what_would_not_e
         asked.result()
 
     assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_call_that_the_model_does_not_answer_holds_no_server_that_stops(serve: Serve) -> None:
+    model = Started()
+    rpc = serve(model, grpc_port=0, stop_seconds=1).app.state.rpc  # type: ignore[attr-defined]
+    with grpc.insecure_channel(rpc.address) as channel:
+        model.may_answer.clear()
+        asked = infer(channel).future(question(1, 2), timeout=LIMIT_SECONDS)
+        assert model.is_asked.wait(LIMIT_SECONDS)
+        model.loop.call_soon_threadsafe(rpc.leave)
+        code = asked.exception().code()
+        model.may_answer.set()
+
+    assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def test_a_port_that_is_taken_is_not_shared() -> None:
