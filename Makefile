@@ -18,8 +18,8 @@ PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
 PROFILE ?= ci
 test test-newest: export HOTDELTA_CHAOS_SEED ?= 1
 
-# Debian packages that the tests need beside Python: promtool is in prometheus.
-DEBIAN_PACKAGES := fish openssl prometheus zsh
+# Debian packages that the tests need beside Python: promtool is in prometheus, and a browser.
+DEBIAN_PACKAGES := chromium fish openssl prometheus zsh
 
 export PYTHONUNBUFFERED := 1
 export TF_CPP_MIN_LOG_LEVEL ?= 2

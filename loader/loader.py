@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 
-from hotdelta.chain import Node, Position, Scanner, SignatureSpec, SigningKey
+from hotdelta.chain import Manifest, Node, Position, Scanner, SignatureSpec, SigningKey
 from loader.checks.checks import Checks
 from loader.checks.kept_statistics import KeptStatistics, read_statistics
 from loader.checks.sanity_gate import SanityGate
@@ -91,6 +91,7 @@ class Loader:
             scanner=Scanner(settings.checkpoint_dir, distrust=key.distrust if key else None),
             figures=self.figures,
         )
+        self._chain = chain
         self._copies = PrivateCopies() if key else None
         checks = checks or Checks(
             files=self._copies.verify_files if self._copies else verify_files,
@@ -182,6 +183,10 @@ class Loader:
         """What can be called now. Every request asks for it, so it is cheaper than `status`."""
         served = self._serving.current
         return served.model.metadata.signatures if served is not None else {}
+
+    def commits(self, newest: int) -> Sequence[Manifest]:
+        """So many of the newest that the last look found, in the order of their positions. Reads nothing."""
+        return self._chain.manifests[-newest:]
 
     def look_again(self) -> None:
         """Do not wait for the next event or poll."""

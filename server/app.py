@@ -20,6 +20,8 @@ from server.admin.fleet_routes import fleet_router
 from server.admin.routes import ADMIN_PATHS, admin_router
 from server.admin.tokens import AdminTokens
 from server.configuration import Configuration
+from server.dashboard.pages import DASHBOARD_PATHS, dashboard_routes
+from server.dashboard.stream import Stream, make_stream
 from server.figures import RequestFigures
 from server.http import error_responses
 from server.http.body_route import BodyRoute, Respond
@@ -100,7 +102,7 @@ def create_app(
     """The application. Nothing runs before its start-up; after its shut-down `state.is_at_rest` tells if all ended.
 
     `state.limits` is what the connections to it must go by, `state.fleet` what may be told to change the models,
-    `state.rpc` what answers gRPC beside it, or None.
+    `state.rpc` what answers gRPC beside it, or None, `state.leave_others` what to call when it begins to stop.
     """
     settings = configuration.server
     limits = ConnectionLimits(
@@ -132,6 +134,8 @@ def create_app(
     app.state.limits = limits
     app.state.fleet = fleet
     admins = AdminTokens.read(settings.admin_token_file)
+    stream = make_stream(models, requests, takes_orders=bool(admins.tokens))
+    app.state.stream = stream
     if settings.predict_token_file is not None:
         app.tokens = PredictTokens(settings.predict_token_file, more=admins.tokens)
     app.state.rpc = None
@@ -140,8 +144,9 @@ def create_app(
         from server.protocols.rpc_server import create_rpc_server
 
         app.state.rpc = create_rpc_server(settings, models, limits.buffered, requests, app.tokens)
+    app.state.leave_others = functools.partial(_leave_others, stream, app.state.rpc)
     # Orders have tokens of their own.
-    app.needs_no_token = OPEN_PATHS | ADMIN_PATHS
+    app.needs_no_token = OPEN_PATHS | ADMIN_PATHS | DASHBOARD_PATHS
     app.predict = route(PredictRoute(models.default_plane).respond, predict_route.PROTOCOL)
     find = functools.partial(plane_of, models)
     app.predict_by_name = route(PredictRoute(find).respond, predict_route.PROTOCOL)
@@ -151,6 +156,7 @@ def create_app(
     app.router.routes.append(Route(_PREDICT, app.predict, methods=["POST"]))
     app.router.routes.append(Route(PREDICT_BY_NAME, app.predict_by_name, methods=["POST"]))
     app.router.routes += serving.routes(app.serving) + inference.routes(app.inference)
+    app.router.routes += dashboard_routes(stream)
     app.include_router(status_router(fleet))
     app.include_router(docs_router(app.title))
     app.include_router(metrics_router(ServerCollector(models, requests, limits.buffered)))
@@ -179,6 +185,13 @@ def _described(models: Models) -> list[DescribedModel]:
     return found
 
 
+def _leave_others(stream: Stream, rpc: RpcServer | None) -> None:
+    """Who looks, and who asks by gRPC, keeps no server from stopping."""
+    stream.close()
+    if rpc is not None:
+        rpc.leave()
+
+
 @contextlib.asynccontextmanager
 async def _run(app: FastAPI) -> AsyncIterator[None]:
     fleet: Fleet = app.state.fleet
@@ -187,7 +200,8 @@ async def _run(app: FastAPI) -> AsyncIterator[None]:
     try:
         if rpc is not None:
             await rpc.start()
-        yield
+        async with app.state.stream.running():
+            yield
     finally:
         if rpc is not None:
             await rpc.stop()

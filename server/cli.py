@@ -141,7 +141,7 @@ def _serve(configuration: Configuration, read: Callable[[], Configuration]) -> i
         tls=tls,
         announcement=lambda url: announce(url, rpc),
         hang_ups=hang_ups,
-        leave_others=lambda: rpc.leave() if rpc is not None else None,
+        leave_others=app.state.leave_others,
     )
     event(logger, logging.INFO, "stopped")
     if not app.state.is_at_rest:

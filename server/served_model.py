@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
-from hotdelta.chain import Node, Position, SignatureSpec
+from hotdelta.chain import Manifest, Node, Position, SignatureSpec
 
 if TYPE_CHECKING:
     from loader import LoaderStatus
@@ -47,6 +47,9 @@ class ServedModel(Protocol):
     @property
     def signatures(self) -> Mapping[str, SignatureSpec]:
         """What a client may call now, never what updates the model; empty while nothing is served."""
+
+    def commits(self, newest: int) -> Sequence[Manifest]:
+        """So many of the newest that it knows of. Cheap, too."""
 
     def status(self) -> LoaderStatus:
         """Cheap: nothing is read or waited for."""

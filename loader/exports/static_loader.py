@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy.typing as npt
 
-from hotdelta.chain import Node, Position, SignatureSpec
+from hotdelta.chain import Manifest, Node, Position, SignatureSpec
 from hotdelta.errors import ApplyError, HotdeltaError, NotReadyError, RequestError, SanityError
 from hotdelta.export_metadata import read_metadata
 from hotdelta.logs import about, event
@@ -134,6 +134,9 @@ class StaticLoader:
     def _find_model(self) -> LiveModel | None:
         served = self._served
         return served.model if served is not None else None
+
+    def commits(self, _newest: int) -> tuple[Manifest, ...]:
+        return ()
 
     def rollback(self, _position: Position) -> NoReturn:
         _refuse()

@@ -90,6 +90,11 @@ class ChainView:
         return not self._scanned.manifests and not self._scanned.refused
 
     @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """Those that can be read, in the order of their positions. For any thread."""
+        return self._scanned.manifests
+
+    @property
     def newest(self) -> Position | None:
         manifests = self._scanned.manifests
         return manifests[-1].position if manifests else None

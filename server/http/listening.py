@@ -101,7 +101,7 @@ def run(
 
     `announcement` makes the line that is printed when it answers out of the URL at which it does. `hang_ups`: who hears
     of SIGHUP; None: that means what it meant before. `leave_others` is called when it begins to stop, for what answers
-    on other ports.
+    on other ports, or without an end.
     """
     allow_files(limits.max_connections if tls is None else limits.max_connections + MAX_HANDSHAKES)
     config = configure(app, stop_seconds=stop_seconds, limits=limits)

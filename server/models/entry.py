@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from hotdelta.chain import Position, SignatureSpec
+from hotdelta.chain import Manifest, Position, SignatureSpec
 from hotdelta.errors import HotdeltaError, NotReadyError
 from server.model_settings import ModelSettings
 from server.predict.batching import Batcher
@@ -108,6 +108,9 @@ class UnusableModel:
         from loader import LoaderStatus, State
 
         return LoaderStatus(State.WAITING, str(self._error), is_ready=False, are_orders_kept=False)
+
+    def commits(self, _newest: int) -> tuple[Manifest, ...]:
+        return ()
 
     def predict(self, _signature: str, _feeds: Mapping[str, Array]) -> NoReturn:
         self._refuse()

@@ -35,7 +35,12 @@ def version_document(status: LoaderStatus) -> dict[str, Any]:
         "signatures": list(status.signatures),
         "tables": [_table(table) for table in status.tables],
         "quarantined": [
-            {"position": str(item.node), "state_id": item.node.state_id, "reason": item.reason}
+            {
+                "position": str(item.node),
+                "state_id": item.node.state_id,
+                "cause": item.cause,
+                "reason": item.reason,
+            }
             for item in status.quarantined
         ],
         "refused": [{"file": item.name, "reason": item.reason} for item in status.refused],

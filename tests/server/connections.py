@@ -46,7 +46,13 @@ def serving_app(
     listener = bind("127.0.0.1", 0)
     listener.listen()
     limits = app.state.limits
-    server = Listener(configure(app, stop_seconds=stop_seconds, limits=limits), limits, tls, str)
+    server = Listener(
+        configure(app, stop_seconds=stop_seconds, limits=limits),
+        limits,
+        tls,
+        str,
+        leave_others=app.state.leave_others,
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hotdelta.chain import Node, Position, SignatureSpec, TensorSpec
+from hotdelta.chain import Manifest, Node, Position, SignatureSpec, TensorSpec
 from hotdelta.errors import NotReadyError, RequestError
 from loader.model.served import Version
 from loader.status import LoaderStatus, ServedTable, State
@@ -81,6 +81,9 @@ class FakeModel:
             step=10,
             tables=(ServedTable("items", 100, (4,), "float32"),),
         )
+
+    def commits(self, newest: int) -> tuple[Manifest, ...]:
+        return ()
 
     def predict(self, signature: str, feeds: Mapping[str, Array]) -> tuple[Mapping[str, Array], Version]:
         self.is_asked.set()

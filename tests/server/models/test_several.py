@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from hotdelta.chain import Position
 from tests.server.fake_model import FakeModel
+from tests.server.metrics.scrape import scrape
 from tests.server.models.fleets import OPERATOR, ROW, Answering, Yard, answered, order, serving_all, several
 
 READY_AT_ONCE = {"ready_wait_seconds": 0.0}
@@ -179,3 +180,18 @@ def test_the_one_model_form_says_nothing_of_names(tmp_path: Path) -> None:
         assert "X-Model-Name" not in client.post("/predict", json=ROW).headers
         assert client.post("/models/fake/predict", json=ROW).status_code == 200
         assert "models" not in client.get("/readyz").json()
+
+
+def test_each_model_has_metrics_of_its_own(client: TestClient) -> None:
+    for name, times in (("a", 3), ("b", 1)):
+        for _ in range(times):
+            answered(client, f"/models/{name}/predict")
+
+    told = scrape(client)
+
+    for name, times, run in (("a", 3, 1), ("b", 1, 2)):
+        assert told.get("hotdelta_predict_seconds_count", model=name, protocol="hotdelta") == times
+        assert told.get("hotdelta_batch_requests_count", model=name) == times
+        assert told.get("hotdelta_live_run", model=name) == run
+        assert told.get("hotdelta_ready", model=name) == 1
+    assert told.get("hotdelta_requests_total", protocol="hotdelta", status="200") == 4
