@@ -38,6 +38,8 @@ _MODULES = {
     "pin": "hotdelta.cli.orders",
     "resume": "hotdelta.cli.orders",
     "release": "hotdelta.cli.orders",
+    "label": "hotdelta.cli.orders",
+    "reload": "hotdelta.cli.orders",
 }
 
 

@@ -1,4 +1,7 @@
-"""Orders for a running server: rollback, pin, resume, release. They need a token of its --admin-token-file."""
+"""Orders for a running server and its models: rollback, pin, resume, release, label, reload.
+
+They need a token of its --admin-token-file.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 from hotdelta.cli.access import ADMIN_TOKEN_VARIABLE, access_for_orders
 from hotdelta.cli.output import print_json, warn
@@ -19,6 +23,8 @@ _FORGOTTEN = (
     "start the server with --state-dir, and without --pin, to keep orders"
 )
 _VERBS = {"rollback": "rollback", "pin": "pin", "resume": "resume", "release": "quarantine/release"}
+# What an order may say in its body, and options call so.
+_MEMBERS = ("position", "deltas", "to_model")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -27,11 +33,31 @@ def run(options: argparse.Namespace) -> int:
     if options.is_json:
         print_json(answer)
     else:
-        follows = " and follows again" if options.command == "resume" else ""
-        print(f"{options.command}: {options.url} serves {answer.get('position') or 'nothing yet'}{follows}")
+        print(f"{options.command}: {_outcome(options, answer)}")
     if answer.get("survives_restart") is False:
         warn(_FORGOTTEN)
     return 0
+
+
+def _outcome(options: argparse.Namespace, answer: Mapping[str, Any]) -> str:
+    match options.command:
+        case "label":
+            return f"{options.label} is at {answer.get('model')} now, and was at {answer.get('before') or 'none'}"
+        case "reload":
+            added, removed = (", ".join(answer.get(name) or ["none"]) for name in ("added", "removed"))
+            return f"models added: {added}; removed: {removed}"
+        case "resume":
+            return f"{options.url} serves {answer.get('position') or 'nothing yet'} and follows again"
+        case _:
+            return f"{options.url} serves {answer.get('position') or 'nothing yet'}"
+
+
+def _path(options: argparse.Namespace) -> str:
+    if options.command == "label":
+        return f"/labels/{quote(options.label, safe='')}"
+    return (
+        "/models/reload" if options.command == "reload" else path_of(options.model, _VERBS[options.command])
+    )
 
 
 def _send(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -39,7 +65,7 @@ def _send(options: argparse.Namespace) -> Mapping[str, Any]:
     order, access = _order(options), access_for_orders(options)
     with ServerHttp(options.url, timeout_seconds=TIMEOUT_SECONDS, access=access) as server:
         answer = server.post(
-            path_of(options.model, _VERBS[options.command]),
+            _path(options),
             order,
             if_silent="GET /model/version says whether the order was carried out",
         )
@@ -53,7 +79,7 @@ def _send(options: argparse.Namespace) -> Mapping[str, Any]:
 
 def _order(options: argparse.Namespace) -> dict[str, Any]:
     given: Mapping[str, Any] = vars(options)
-    order = {name: given[name] for name in ("position", "deltas") if given.get(name) is not None}
+    order = {name.removeprefix("to_"): given[name] for name in _MEMBERS if given.get(name) is not None}
     if options.command == "rollback" and len(order) != 1:
         raise ConfigurationError("say how far to go back", hint="give a position, or --deltas N")
     return order

@@ -130,23 +130,25 @@ def _print_rich_table(header: Sequence[str], rows: Sequence[Row], align: str) ->
     Console().print(rich_table(header, rows, align))
 
 
-def rich_table(header: Sequence[str], rows: Sequence[Row], align: str) -> Table:
-    """What is too long for the terminal is cut, except in the last column, which goes on in the next line."""
+def rich_table(header: Sequence[str], rows: Sequence[Row], align: str, *, gap: int = 2) -> Table:
+    """Where the terminal is too narrow words are cut, but no numbers; the last column goes on in the next line."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        box=None, pad_edge=False, show_header=bool(header), header_style="bold", padding=(0, 2, 0, 0)
+        box=None, pad_edge=False, show_header=bool(header), header_style="bold", padding=(0, gap, 0, 0)
     )
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     for column, side in enumerate(align):
         is_last = column == len(align) - 1
+        texts = [*header[column : column + 1], *(row[column].text for row in cells)]
         table.add_column(
             header[column] if header else "",
             justify="left" if side == "l" else "right",
+            min_width=max(map(len, texts), default=0) if side == "r" else None,
             no_wrap=not is_last,
             overflow="fold" if is_last else "ellipsis",
         )
-    for row in rows:
-        styled = (cell if isinstance(cell, Cell) else Cell(cell) for cell in row)
-        table.add_row(*(Text(_printable(cell), cell.style) for cell in styled))
+    for row in cells:
+        table.add_row(*(Text(_printable(cell), cell.style) for cell in row))
     return table

@@ -47,6 +47,7 @@ _ORDERS = {
     "release": "let a server take a quarantined update whatever its values are",
 }
 
+_FOR_ORDERS = "holds the token (default: the variable HOTDELTA_ADMIN_TOKEN)"
 _FOR_READING = "holds the token of a server that asks for one (default: the variable HOTDELTA_TOKEN)"
 _MOST_SECONDS = 3600.0
 
@@ -77,6 +78,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_tail(commands)
     for name, help_text in _ORDERS.items():
         _add_order(commands, name, help_text)
+    _add_label(commands)
+    _add_reload(commands)
     _add_completion(commands)
     return parser
 
@@ -96,6 +99,7 @@ def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
         "-n", "--limit", type=_at_least(1), metavar="N", help="only the newest N positions (default: all)"
     )
     _add_access(command, _FOR_READING)
+    _add_model(command)
     _add_json(command)
 
 
@@ -217,6 +221,7 @@ def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:
         help="also try in DIR what a trainer does, in a directory that is removed again: fsync, hard links, locks",
     )
     _add_access(command, _FOR_READING)
+    _add_model(command)
     _add_json(command)
 
 
@@ -238,6 +243,7 @@ def _add_tail(commands: _Commands[argparse.ArgumentParser]) -> None:
         "-n", "--updates", type=_at_least(1), metavar="N", help="end after N updates (default: at Ctrl-C)"
     )
     _add_access(command, _FOR_READING)
+    _add_model(command)
     _add_json(command, "a JSON document for each update, in a line of its own")
 
 
@@ -252,7 +258,8 @@ def _add_order(commands: _Commands[argparse.ArgumentParser], name: str, help_tex
         )
     if name == "rollback":
         command.add_argument("--deltas", type=_at_least(1), metavar="N", help="by how many updates instead")
-    _add_access(command, "holds the token (default: the variable HOTDELTA_ADMIN_TOKEN)")
+    _add_access(command, _FOR_ORDERS)
+    _add_model(command)
     _add_json(command)
 
 
@@ -271,6 +278,24 @@ def _position(text: str) -> str:
         return str(Position.parse(text))
     except HotdeltaError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _add_label(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands, "label", "let the clients who use a label ask another model, from one request to the next"
+    )
+    _add_url(command)
+    command.add_argument("label", metavar="LABEL", help="the name that clients use")
+    command.add_argument("to_model", metavar="MODEL", help="the model that it is to be at")
+    _add_access(command, _FOR_ORDERS)
+    _add_json(command)
+
+
+def _add_reload(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(commands, "reload", "let a server read its file of models again, and become what it says")
+    _add_url(command)
+    _add_access(command, _FOR_ORDERS)
+    _add_json(command)
 
 
 def _add_completion(commands: _Commands[argparse.ArgumentParser]) -> None:
@@ -295,11 +320,14 @@ def _add_url(command: argparse.ArgumentParser) -> None:
     command.add_argument("url", metavar="URL", help="the server, for example http://127.0.0.1:8000")
 
 
-def _add_access(command: argparse.ArgumentParser, token: str) -> None:
-    """How a server is asked, and for which of its models."""
+def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model", metavar="NAME", help="of a server with several: which model, by its name or a label"
     )
+
+
+def _add_access(command: argparse.ArgumentParser, token: str) -> None:
+    """How a server is reached that does not let everybody in."""
     command.add_argument("--token-file", type=Path, metavar="FILE", help=token)
     command.add_argument(
         "--ca-file",

@@ -38,17 +38,18 @@ _SHOWN_UPDATES = 20
 
 # The name of a column, and of which members of lag_ms it is the sum.
 _STAGES = (
-    ("to train", ("event_to_trained",)),
-    ("to commit", ("trained_to_committed",)),
-    ("to see", ("committed_to_seen",)),
-    ("prepare", ("verify", "stage", "preimage", "sanity")),
+    ("train", ("event_to_trained",)),
+    ("commit", ("trained_to_committed",)),
+    ("see", ("committed_to_seen",)),
+    ("ready", ("verify", "stage", "preimage", "sanity")),
     ("gate", ("gate_wait",)),
     ("apply", ("apply",)),
     ("served", ("committed_to_served",)),
 )
-_HEADER = ("position", "kind", "rows", "bytes", *(name for name, _ in _STAGES), "")
-_ALIGN = "ll" + "r" * (2 + len(_STAGES)) + "l"
-_WIDTHS = (9, 5, 9, 8, *(9 for _ in _STAGES), 0)
+# As many as fit a terminal of 80 columns. The last one has what is rare.
+_HEADER = ("position", "rows", "bytes", *(name for name, _ in _STAGES), "")
+_ALIGN = "lrr" + "r" * len(_STAGES) + "l"
+_WIDTHS = (8, 9, 7, *(6 for _ in _STAGES), 0)
 
 Update = Mapping[str, Any]
 
@@ -220,18 +221,20 @@ class TableView:
         from rich.console import Group
 
         head = rich_table((), [self._head], "l" * len(self._head)) if self._head else ""
-        return Group(head, "", rich_table(_HEADER, list(self._rows), _ALIGN))
+        return Group(head, "", rich_table(_HEADER, list(self._rows), _ALIGN, gap=1))
 
 
 def row_of(seen: Seen) -> Row:
     update = seen.update
+    rare = [update["kind"]] if update["kind"] != "delta" else []
+    if seen.missed:
+        rare.append(f"+{seen.missed:,}")
     return (
         Cell(update["position"], "yellow"),
-        update["kind"],
         f"{update['rows']:,}",
         format_bytes(update["bytes"]),
         *(_stage(update["lag_ms"], members) for _, members in _STAGES),
-        f"{seen.missed:,} before it not seen" if seen.missed else "",
+        ", ".join(rare),
     )
 
 

@@ -51,7 +51,7 @@ def test_commands_options_and_directories_are_completed(script: Path, shell: str
     (script.parent / "run").mkdir()
 
     assert complete(script, "ve") == {"verify"}
-    assert complete(script, "re") == {"resume", "release"}
+    assert complete(script, "re") == {"resume", "release", "reload"}
     assert complete(script, "rollback", "--del") == {"--deltas"}
     assert {found.rstrip("/") for found in complete(script, "log", "r")} == {"run"}
 

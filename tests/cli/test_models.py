@@ -9,7 +9,7 @@ import pytest
 
 from hotdelta.chain import Position
 from server.app import create_app
-from server.configuration import Configuration
+from server.configuration import Configuration, read_configuration
 from server.model_settings import ModelSettings
 from server.settings import Settings
 from tests.cli.conftest import Run
@@ -30,7 +30,8 @@ def url(tmp_path: Path, models: dict[str, FakeModel], monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOTDELTA_ADMIN_TOKEN", TOKEN)
     settings = tuple(ModelSettings(Path("export"), Path("run"), model_name=name) for name in models)
     server = Settings(admin_token_file=tmp_path / "tokens")
-    app = create_app(Configuration(server, settings), lambda made: models[str(made.model_name)])
+    configuration = Configuration(server, settings, labels={"prod": "ranker"}, is_one_model=False)
+    app = create_app(configuration, lambda made: models[str(made.model_name)])
     with serving_app(app) as (host, port):
         yield f"http://{host}:{port}"
 
@@ -69,3 +70,41 @@ def test_a_model_that_is_not_there_is_named_with_those_that_are(url: str, run: R
         done = run(command, url, "--model", "a/b")
         assert done.code == 1
         assert "a/b" in done.out + done.err
+
+
+def test_a_label_is_moved_and_told_of(url: str, run: Run) -> None:
+    assert "label: prod is at towers now, and was at ranker" in run("label", url, "prod", "towers").out
+    assert run("log", url, "--model", "prod", "--json").document["position"] == "4.2"
+    assert [model["labels"] for model in run("log", url, "--json").document["models"]] == [[], ["prod"]]
+    refused = run("label", url, "prod", "nobody")
+    assert refused.code == 1
+    assert "nobody" in refused.err
+
+
+def test_a_server_without_a_file_of_models_cannot_read_it_again(url: str, run: Run) -> None:
+    refused = run("reload", url)
+    assert refused.code == 1
+    assert f"{url} refuses" in refused.err
+
+
+def test_what_a_reload_has_changed_is_told(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokens").write_text(f"ops:{TOKEN}\n")
+    monkeypatch.setenv("HOTDELTA_ADMIN_TOKEN", TOKEN)
+    file = tmp_path / "models.toml"
+
+    def write(*names: str) -> None:
+        tables = [
+            f'[models.{name}]\nexport_dir = "{name}/export"\ncheckpoint_dir = "{name}/run"\n'
+            for name in names
+        ]
+        file.write_text("\n".join(['admin_token_file = "tokens"', *tables]))
+
+    def read() -> Configuration:
+        return read_configuration({"config": file}, {})
+
+    write("ranker", "towers")
+    app = create_app(read(), lambda _: FakeModel(), reread=read)
+    with serving_app(app) as (host, port):
+        write("towers", "newest")
+        done = run("reload", f"http://{host}:{port}")
+    assert done.out == "reload: models added: newest; removed: ranker\n"
