@@ -107,6 +107,14 @@ class Settings:
             is_file=True,
         ),
     )
+    loadable_dir: Path | None = field(
+        default=None,
+        metadata=about(
+            "orders may add models whose directories are below this one. Without it only flags and the file of "
+            "--config say which models there are: an export is a program, and who adds one runs it",
+            metavar="DIR",
+        ),
+    )
     ready_wait_seconds: float = field(
         default=60.0,
         metadata=about(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
-from hotdelta.errors import UnknownModelError
+from hotdelta.errors import NotReadyError, UnknownModelError
 from server.models.models import Models
 from server.predict.data_plane import DataPlane
 
@@ -17,9 +17,16 @@ def is_predict_by_name(path: str) -> bool:
 
 
 def plane_of(models: Models, scope: Scope) -> DataPlane:
-    """Raises UnknownModelError."""
+    """Raises UnknownModelError, or NotReadyError with what this model waits for."""
     path: str = scope["path"]
     name = path[len(_BEFORE) : -len(_AFTER)]
     if not name or "/" in name:
         raise UnknownModelError(f"{scope['method']} {path}: Not Found", hint="GET / lists the routes")
-    return models.entry(name).plane
+    entry = models.entry(name)
+    if not entry.plane.signatures:
+        reason = entry.status().reason
+        raise NotReadyError(
+            f"no model is served yet: {reason}" if reason else "no model is served yet",
+            hint=f"GET /models/{name}/version says more",
+        )
+    return entry.plane

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -96,15 +96,21 @@ class Fleet:
             return change
 
     async def load(self, name: str, given: Mapping[str, Any]) -> Change:
-        """One more model, with settings as the file has them; paths are those of its directory, or the working one.
+        """One more model, with settings as the file has them; paths are those of `loadable_dir`, and below it.
 
-        A restart, and the next reading of the file, forget it. Raises ConfigurationError.
+        A restart, and the next reading of the file, forget it. Raises ConfigurationError, RequestError.
         """
         self._require_several()
         async with self._changing:
             now = self._configuration
-            directory = now.file.parent if now.file is not None else Path()
+            directory = now.server.loadable_dir
+            if directory is None:
+                raise RequestError(
+                    "orders add no models to this server",
+                    hint="start it with --loadable-dir, or use its file",
+                )
             settings = model_settings(name, given, now.general, directory)
+            _require_below(directory, settings, given)
             return await self._become_with((*now.models, settings))
 
     async def unload(self, name: str) -> Change:
@@ -165,16 +171,22 @@ class Fleet:
         """Decide, make what is new, change over; what goes has time for what it was asked."""
         _require_same_server(self._configuration, wanted)
         running = {entry.settings.model_name: entry for entry in self.models.entries()}
-        kept, new = [], []
+        kept: list[Entry] = []
+        new: list[ModelSettings] = []
+        broken: dict[str | None, ModelSettings] = {}
         for settings in wanted.models:
             entry = running.get(settings.model_name)
-            if entry is None or isinstance(entry.model, UnusableModel):
+            if entry is None:
                 new.append(settings)
+            elif isinstance(entry.model, UnusableModel):
+                broken[settings.model_name] = settings
             elif entry.settings == settings:
                 kept.append(entry)
             else:
                 raise _changed(entry.settings, settings)
         made = await asyncio.to_thread(self._make_all, new)
+        # One that could not be made before takes nothing from the others when it still cannot.
+        made += [await asyncio.to_thread(self._first, settings) for settings in broken.values()]
         # From here on nothing fails, and nothing waits: no request sees half of it.
         by_name = {entry.settings.model_name: entry for entry in (*kept, *made)}
         for entry in made:
@@ -189,7 +201,7 @@ class Fleet:
             if by_name.get(name) is not entry:
                 self._leaving[entry] = asyncio.create_task(self._retire(entry))
         change = Change(
-            tuple(str(settings.model_name) for settings in new),
+            tuple(str(entry.name) for entry in made if not isinstance(entry.model, UnusableModel)),
             tuple(str(name) for name in running if name not in by_name),
         )
         added, removed = (", ".join(names) or "none" for names in (change.added, change.removed))
@@ -266,6 +278,14 @@ class Fleet:
         await is_gone.wait()
         del self._leaving[entry]
         event(logger, logging.INFO, "model is gone", model=entry.name)
+
+
+def _require_below(directory: Path, settings: ModelSettings, given: Iterable[str]) -> None:
+    """Who may give orders may not choose any directory of the machine. Raises RequestError."""
+    for key in given:
+        path = getattr(settings, key)
+        if isinstance(path, Path) and not path.resolve().is_relative_to(directory.resolve()):
+            raise RequestError(f"{key} is not below --loadable-dir", hint="move it there, or use the file")
 
 
 def _names(configuration: Configuration) -> set[str | None]:

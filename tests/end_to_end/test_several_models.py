@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from hotdelta.chain import Kind, Position, Scanner
+from loader.files.directory_lock import open_locked, unlock
 from tests.end_to_end.processes import ServerProgram, connect
 from tests.loader.step_model import StepModel, Trainer, export, serving_file
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -42,7 +43,7 @@ default_model = "a"
 prod = "a"
 never_moved = "a"
 """
-STANDING = ("a", "b", "damaged", "missing", "wide")
+STANDING = ("a", "b", "damaged", "locked", "missing", "wide")
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Place:
     directory: Path
     server: ServerProgram
     trainers: dict[str, Trainer]
+    lock: int = -1
     written: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def write(self, *names: str, more: str = "") -> None:
@@ -129,7 +131,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         trainer.train(TOUCHED)
         export(directory / name / "run", directory / name / "export")
         trainer.close()
-    for name in ("b", "c", "damaged"):
+    for name in ("b", "c", "damaged", "locked"):
         shutil.copytree(directory / "a", directory / name)
     damage_a_delta(directory / "damaged" / "run")
     trainers = {name: Trainer(directory / name / "run") for name in ("a", "b")}
@@ -137,6 +139,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     (directory / "tokens").write_text(f"alice:{TOKEN}\n")
     standing = Place(directory, None, trainers)  # type: ignore[arg-type]
     standing.write(*STANDING)
+    (directory / "state" / "locked").mkdir(parents=True)
+    standing.lock = open_locked(directory / "state" / "locked")
     standing.server = start(directory)
     standing.train("a")
     standing.train("b")
@@ -225,7 +229,18 @@ def test_a_broken_model_takes_nothing_from_those_that_follow(place: Place) -> No
     assert ask(place.server.http, "missing").status_code == 503
     assert place.server.http.get("/readyz").status_code == 200
     told = place.server.http.get("/readyz").json()["models"]
-    assert {name for name, model in told.items() if not model["is_ready"]} == {"missing"}
+    assert {name for name, model in told.items() if not model["is_ready"]} == {"locked", "missing"}
+
+
+def test_one_that_could_not_be_made_is_made_when_its_reason_is_gone(place: Place) -> None:
+    refused = ask(place.server.http, "locked")
+    assert (refused.status_code, "another server uses the state directory" in refused.text) == (503, True)
+    assert place.order("/models/reload").json()["added"] == []
+    unlock(place.lock)
+
+    assert place.order("/models/reload").json()["added"] == ["locked"]
+
+    wait_until(lambda: ask(place.server.http, "locked").status_code == 200, "it is loaded")
 
 
 def test_the_log_says_which_model_a_line_is_about(place: Place) -> None:

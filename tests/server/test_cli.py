@@ -174,6 +174,36 @@ def test_a_terminal_that_is_closed_stops_it_in_order() -> None:
         assert (process.stdout.read(), process.wait(60)) == ("stopped in order\n", 0)
 
 
+HEARS_HANG_UPS = """
+import fastapi, signal
+from server.http.connection_limits import BufferedBytes, ConnectionLimits
+from server.http.listening import HangUps, bind, run
+
+LIMITS = ConnectionLimits(10, 30.0, BufferedBytes(2**20))
+
+hang_ups = HangUps()
+hang_ups.when_heard = lambda: print("heard", flush=True)
+signal.raise_signal(signal.SIGHUP)
+signal.raise_signal(signal.SIGHUP)
+run(fastapi.FastAPI(), bind("127.0.0.1", 0), stop_seconds=1, limits=LIMITS, announcement=str, hang_ups=hang_ups)
+print("stopped in order")
+"""
+
+
+def test_a_hang_up_that_means_the_file_is_heard_and_one_before_the_server_listens_waits() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HEARS_HANG_UPS], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        # Two that came early are one.
+        assert process.stdout.readline() == "heard\n"
+        assert process.stdout.readline().startswith("http://")
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "heard\n"
+        process.send_signal(signal.SIGTERM)
+        assert (process.stdout.read(), process.wait(60)) == ("stopped in order\n", 0)
+
+
 def test_under_nohup_a_terminal_that_is_closed_is_nothing_to_it() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -233,3 +234,27 @@ def test_the_page_lists_every_key_of_the_file_and_no_other() -> None:
 
     settings = {setting.name for setting in (*fields(Settings), *fields(ModelSettings))}
     assert listed == (settings - {"model_name"}) | {"default_model"}
+
+
+def test_every_setting_of_the_server_may_stand_in_the_file(tmp_path: Path) -> None:
+    for name in ("cert", "tokens"):
+        (tmp_path / name).touch()
+    said: dict[str, object] = {
+        "host": "::1",
+        "port": 8501,
+        "grpc_port": 8500,
+        "log_format": "json",
+        "loadable_dir": "loadable",
+        "max_body_bytes": 2**20,
+        "max_buffered_bytes": 2**21,
+        **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "cert"),
+        **dict.fromkeys(("predict_token_file", "admin_token_file"), "tokens"),
+    }
+    values = {setting.name: said.get(setting.name, 7) for setting in fields(Settings)}
+    text = "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+    server = read_text(tmp_path, text).server
+
+    for name, value in values.items():
+        found = getattr(server, name)
+        assert found == (tmp_path / str(value) if isinstance(found, Path) else value)

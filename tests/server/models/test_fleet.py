@@ -28,6 +28,7 @@ from tests.waiting import wait_until
 
 TWO = """
 admin_token_file = "tokens"
+loadable_dir = "loadable"
 ready_wait_seconds = 0.0
 default_model = "prod"
 [labels]
@@ -59,6 +60,8 @@ def yard() -> Yard:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     token_file(tmp_path)
+    (tmp_path / "loadable").mkdir()
+    (tmp_path / "loadable" / "link").symlink_to(tmp_path)
     path = tmp_path / "models.toml"
     path.write_text(TWO)
     return path
@@ -162,6 +165,14 @@ def test_a_model_is_loaded_and_unloaded_by_orders(client: TestClient, yard: Yard
     "path, document, reason",
     [
         ("/models/a/load", {"export_dir": "c/export"}, "the model 'a' is there twice"),
+        ("/models/c/load", {"export_dir": "../a/export"}, "export_dir is not below --loadable-dir"),
+        ("/models/c/load", {"export_dir": "link/export"}, "export_dir is not below --loadable-dir"),
+        ("/models/c/load", {"export_dir": "c", "checkpoint_dir": "/run"}, "checkpoint_dir is not below"),
+        (
+            "/models/c/load",
+            {"export_dir": "c", "checkpoint_dir": "run", "state_dir": "/var"},
+            "state_dir is not below --loadable-dir",
+        ),
         ("/models/prod/load", {"export_dir": "c/export"}, "the label 'prod' is the name of a model, too"),
         ("/models/c/load", {}, "export_dir is missing"),
         ("/models/c/load", {"export_dir": 7}, "--export-dir is 7. write a text"),
@@ -205,6 +216,9 @@ def test_without_a_file_there_is_none_to_read_and_without_names_there_is_nothing
 
     with serving_all(yard, several(tmp_path, "a", "b")) as client:
         assert "start it with --config" in order(client, "/models/reload")[1]
+        refused = order(client, "/models/c/load", {"export_dir": str(tmp_path / "c")})
+        assert "orders add no models to this server. start it with --loadable-dir" in refused[1]
+    with serving_all(yard, several(tmp_path, "a", "b", loadable_dir=tmp_path)) as client:
         order(client, "/models/c/load", {"export_dir": str(tmp_path / "c")})
         assert names(client) == ["a", "b", "c"]
     with TestClient(application(yard.models["a"], admin_token_file=tmp_path / "tokens")) as client:
@@ -250,3 +264,31 @@ def test_a_server_that_stops_waits_for_no_model_that_is_leaving(yard: Yard, tmp_
         wait_until(lambda: not leaving.is_started, "its loader is stopped")
     finally:
         leaving.may_answer.set()
+
+
+def test_a_file_may_have_no_model_yet(yard: Yard, file: Path) -> None:
+    head = 'admin_token_file = "tokens"\n'
+    file.write_text(head)
+    read = functools.partial(read_configuration, {"config": file}, {})
+    with serving_all(yard, read(), reread=read) as client:
+        assert (names(client), client.get("/readyz").status_code) == ([], 503)
+        assert client.get("/healthz").status_code == 200
+        assert client.post("/predict", json=ROW).status_code == 404
+        file.write_text(head + C)
+        order(client, "/models/reload")
+        assert client.get("/readyz").status_code == 200
+        assert answered(client, "/predict") == 3.0, "it is the only one"
+
+
+def test_a_model_that_could_not_be_made_is_tried_again_by_a_reload(yard: Yard, file: Path) -> None:
+    read = functools.partial(read_configuration, {"config": file}, {})
+    missing = yard.models.pop("b")
+    with serving_all(yard, read(), reread=read) as client:
+        assert client.post("/models/b/predict", json=ROW).status_code == 503
+        assert order(client, "/models/reload")["added"] == []
+        file.write_text(TWO + C)
+        assert order(client, "/models/reload")["added"] == ["c"], "it takes nothing from the others"
+        assert client.post("/models/b/predict", json=ROW).status_code == 503
+        yard.models["b"] = missing
+        assert order(client, "/models/reload")["added"] == ["b"]
+        assert answered(client, "/models/b/predict") == 2.0

@@ -122,7 +122,10 @@ def test_an_order_to_a_model_that_is_not_there_changes_nothing(client: TestClien
 def test_one_that_is_not_loaded_yet_takes_nothing_from_the_others(client: TestClient, yard: Yard) -> None:
     yard.models["a"].position = None
 
-    assert client.post("/models/a/predict", json=ROW).status_code == 503
+    asked = client.post("/models/a/predict", json=ROW)
+    assert (asked.status_code, asked.headers["Retry-After"]) == (503, "1")
+    told = "no model is served yet: waiting for an export. GET /models/a/version says more"
+    assert asked.json()["error"] == told
     assert client.get("/v2/models/a/ready").status_code == 503
     refused = client.get("/v1/models/a")
     assert (refused.status_code, "GET /models/a/version says" in refused.json()["error"]) == (503, True)
