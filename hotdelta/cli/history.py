@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 from hotdelta.chain import Kind, Listing, Manifest, Node, Plan, Position, plan
 from hotdelta.chain.history.lineage import Lineage, trace_lineage
@@ -47,6 +48,10 @@ class Entry:
     @property
     def parent(self) -> Node | None:
         return self.manifest.parent if self.delta is not None else None
+
+    @property
+    def has_full(self) -> bool:
+        return self.full is not None
 
     @property
     def kind(self) -> str:
@@ -125,19 +130,34 @@ class Glyphs:
     turn: str
 
 
+class Drawn(Protocol):
+    """What a graph is drawn of: something with an identity, that of its parent, and perhaps a full."""
+
+    @property
+    def node(self) -> Hashable: ...
+
+    @property
+    def parent(self) -> Hashable | None: ...
+
+    @property
+    def has_full(self) -> bool: ...
+
+
+AnyDrawn = TypeVar("AnyDrawn", bound=Drawn)
+
 UNICODE = Glyphs(commit="●", full="◆", line="│", start="├", across="─", end="╯", turn="┴")
 ASCII = Glyphs(commit="*", full="#", line="|", start="|", across="-", end="'", turn="'")
 
 
-def draw_graph(entries: Sequence[Entry], glyphs: Glyphs) -> Iterator[tuple[Entry | None, str]]:
+def draw_graph(entries: Sequence[AnyDrawn], glyphs: Glyphs) -> Iterator[tuple[AnyDrawn | None, str]]:
     """A line for each entry, newest first; and, without an entry, the lines on which branches come together."""
-    lanes: list[Node | None] = []
+    lanes: list[Hashable | None] = []
     for entry in entries:
         mine = [lane for lane, node in enumerate(lanes) if node == entry.node]
         if len(mine) > 1:
             yield None, _join(lanes, mine, glyphs)
         lane = mine[0] if mine else _free_lane(lanes)
-        mark = glyphs.full if entry.full is not None else glyphs.commit
+        mark = glyphs.full if entry.has_full else glyphs.commit
         yield (
             entry,
             " ".join(
@@ -152,7 +172,7 @@ def draw_graph(entries: Sequence[Entry], glyphs: Glyphs) -> Iterator[tuple[Entry
             lanes.pop()
 
 
-def _free_lane(lanes: list[Node | None]) -> int:
+def _free_lane(lanes: list[Hashable | None]) -> int:
     """Of a tip: nothing follows it, so no line comes from above."""
     if None in lanes:
         return lanes.index(None)
@@ -160,7 +180,7 @@ def _free_lane(lanes: list[Node | None]) -> int:
     return len(lanes) - 1
 
 
-def _join(lanes: Sequence[Node | None], mine: Sequence[int], glyphs: Glyphs) -> str:
+def _join(lanes: Sequence[Hashable | None], mine: Sequence[int], glyphs: Glyphs) -> str:
     first, last = mine[0], mine[-1]
     drawn = ""
     for lane, node in enumerate(lanes):

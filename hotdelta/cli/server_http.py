@@ -5,6 +5,7 @@ httpx is imported when a server is asked: commands that look at files start in a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from types import TracebackType
@@ -15,6 +16,8 @@ from hotdelta.cli.access import READING_TOKEN_VARIABLE, Access
 from hotdelta.errors import ConfigurationError, RequestError
 
 _HOW_TO_WRITE = "write http://HOST:PORT, as the server prints it"
+
+_DATA = "data: "
 
 Document = Mapping[str, Any]
 
@@ -61,6 +64,25 @@ class ServerHttp:
     def get(self, path: str) -> Answer:
         """Raises RequestError when nobody answers, ConfigurationError when it is no server of hotdelta."""
         return self._ask("GET", path, "is the server overloaded, or the network down?")
+
+    def first_event(self, path: str) -> Document:
+        """The first of a stream of events, which is not listened to any longer. Raises as `get` does."""
+        httpx = self._httpx
+        try:
+            with self._client.stream("GET", f"{self.url}{path}") as answer:
+                if answer.status_code != HTTPStatus.OK:
+                    raise RequestError(f"{self.url} tells of no events ({answer.status_code})")
+                lines = (line for line in answer.iter_lines() if line.startswith(_DATA))
+                document = json.loads(next(lines, _DATA).removeprefix(_DATA))
+        except httpx.HTTPError as error:
+            raise RequestError(
+                f"{self.url} cannot be asked: {error}", hint="is a server running there?"
+            ) from error
+        except ValueError as error:
+            raise self.foreign() from error
+        if not isinstance(document, dict):
+            raise self.foreign()
+        return document
 
     def post(self, path: str, document: Document, *, if_silent: str) -> Answer:
         """The same. `if_silent`: what to do when no answer comes, although the order may have been carried out."""

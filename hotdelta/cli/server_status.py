@@ -8,6 +8,7 @@ from typing import Any
 
 from hotdelta.cli.access import access_for_reading
 from hotdelta.cli.output import Cell, Row, format_bytes, print_fields, print_json, print_table
+from hotdelta.cli.server_commits import print_commits, read_commits
 from hotdelta.cli.server_http import ServerHttp, path_of, require_ok
 from hotdelta.logs import counted
 
@@ -55,10 +56,12 @@ def log(options: argparse.Namespace) -> int:
             _log_models(models, is_json=options.is_json)
             return 0
         status = read_status(server, options.model)
+        commits = read_commits(server, status.get("model_name"))
     if options.is_json:
-        print_json(status)
+        print_json({**status, "commits": list(commits)[-options.limit :] if options.limit else list(commits)})
     else:
         _print(status)
+        print_commits(commits, options.limit)
     return 0
 
 

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from hotdelta.chain import Position
 from hotdelta.chain.format import names
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
+from loader import Loader, LoaderSettings
 from tests.cli.conftest import Run
 from tests.golden.golden_chains import golden_chain
-from tests.server.connections import serving
+from tests.server.application import application
+from tests.server.connections import serving, serving_app
 from tests.server.fake_model import FakeModel
+from tests.waiting import LIMIT_SECONDS
 
 
 def test_a_history_is_shown_newest_first_with_its_forks(forked: Path, run: Run) -> None:
@@ -133,6 +137,25 @@ def test_a_running_server_says_what_it_serves(run: Run) -> None:
     assert "position        1.1" in done.lines
     assert "state           following" in done.lines
     assert json.loads(asked.out)["update_state"] == "following"
+
+
+def test_a_server_that_follows_a_chain_shows_what_it_did_with_each_commit(tmp_path: Path, run: Run) -> None:
+    chain = golden_chain("keras")
+    chain.copy_to(tmp_path)
+    loader = Loader(LoaderSettings(export_dir=tmp_path / "export", checkpoint_dir=tmp_path / "run"))
+    with serving_app(application(loader)) as (host, port):
+        assert loader.wait_for(Position.parse(chain.newest), LIMIT_SECONDS)
+        done, document = (
+            run("log", f"http://{host}:{port}"),
+            run("log", f"http://{host}:{port}", "--json").document,
+        )
+        limited = run("log", f"http://{host}:{port}", "-n", 1)
+    drawn = [line for line in done.lines if line.startswith(("●", "◆", "│", "├"))]
+    assert [line.split()[1] for line in drawn] == ["2.2", "2.1", "1.4", "1.3", "1.2", "1.1"]
+    assert drawn[0].endswith("live")
+    assert document["position"] == chain.newest
+    assert {commit["position"] for commit in document["commits"]} >= {chain.newest, "1.3"}
+    assert sum(line.startswith(("●", "◆")) for line in limited.lines) == 1
 
 
 def test_where_no_server_runs_the_address_is_named(run: Run) -> None:
