@@ -26,6 +26,7 @@ STAGES = (
     "sanity",
     "gate_wait",
     "apply",
+    "probe",
     "first_served",
 )
 
@@ -62,6 +63,7 @@ class Lag:
     applied_at: float
     first_served_at: float | None = None
     sanity_ms: float = 0.0
+    probe_ms: float | None = None
     changes: tuple[TableChange, ...] = ()
 
     @property
@@ -101,6 +103,7 @@ class Lag:
             self.sanity_ms,
             self.gate_wait_ms,
             self.apply_ms,
+            self.probe_ms,
             _span(self.applied_at, self.first_served_at),
         )
         return {stage: span for stage, span in zip(STAGES, spans, strict=True) if span is not None}
@@ -156,6 +159,7 @@ def lag_of(
         apply_ms=watch.stages.get("apply", 0.0),
         applied_at=applied_at,
         sanity_ms=watch.stages.get("sanity", 0.0),
+        probe_ms=watch.stages.get("probe"),
         changes=tuple(changes),
     )
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hotdelta.chain import Manifest, Node, Position, Scanner, SignatureSpec, SigningKey
 from loader.checks.checks import Checks
 from loader.checks.kept_statistics import KeptStatistics, read_statistics
+from loader.checks.quality import QualityProbe
 from loader.checks.sanity_gate import SanityGate
 from loader.exports.swap import ExportSwap
 from loader.files.commit_files import verify_files
@@ -96,6 +97,7 @@ class Loader:
         checks = checks or Checks(
             files=self._copies.verify_files if self._copies else verify_files,
             values=SanityGate(settings.sanity, read_statistics(settings.state_dir)),
+            quality=QualityProbe(settings.probe, clock=clocks.monotonic) if settings.probe else None,
         )
         self._statistics = (
             KeptStatistics(settings.state_dir, checks.values.statistics, clock=clocks.monotonic)

@@ -8,6 +8,7 @@ from pathlib import Path
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
+from hotdelta.quality_probe import Probe
 from hotdelta.sanity_limits import SanitySettings
 
 _BOUNDS = {
@@ -47,6 +48,8 @@ class LoaderSettings:
     """The largest batch that requests are put together to: none of them is the first of its kind after the swap."""
     sanity: SanitySettings = field(default_factory=SanitySettings)
     """What the values of an update may look like; what does not is quarantined."""
+    probe: Probe | None = None
+    """Requests that the model has to answer well enough after every update; one that it does not is undone."""
     pin: Position | None = None
     """Serve exactly this position until resumed."""
     state_dir: Path | None = None

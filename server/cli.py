@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import JsonFormatter, TextFormatter, event
+from hotdelta.quality_probe import Probe
 from hotdelta.quiet_import import quiet_import
 from hotdelta.sanity_limits import SanitySettings, describe_limits
 from server.configuration import Configuration, all_settings, read_configuration
@@ -176,6 +177,7 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
     name = None if is_one_model else settings.model_name
 
     sanity = SanitySettings.changed_by(settings.sanity)
+    probe = None if settings.probe is None else Probe.read(settings.probe)
     if settings.checkpoint_dir is None:
         return StaticLoader(
             settings.export_dir,
@@ -184,6 +186,7 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
             after_swap=AfterSwap(),
             name=name,
             warm_up_rows=settings.max_batch_size,
+            probe=probe,
         )
     chosen = LoaderSettings(
         export_dir=settings.export_dir,
@@ -198,6 +201,7 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
         signing_key_file=settings.signing_key_file,
         name=name,
         warm_up_rows=settings.max_batch_size,
+        probe=probe,
     )
     return Loader(chosen, after_swap=AfterSwap())
 

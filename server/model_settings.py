@@ -9,6 +9,7 @@ from pathlib import Path
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import refuse_nested
+from hotdelta.quality_probe import Probe
 from hotdelta.sanity_limits import LimitChange
 from server.setting_values import about, check, flag_name
 
@@ -90,6 +91,15 @@ class ModelSettings:
             metavar="[KEY:]NAME=VALUE",
         ),
     )
+    probe: Path | None = field(
+        default=None,
+        metadata=about(
+            "labelled requests and limits (JSON lines): an update after which the model does not answer them well "
+            "enough is undone before anybody sees it, and quarantined",
+            metavar="FILE",
+            is_file=True,
+        ),
+    )
     pin: Position | None = field(
         default=None,
         metadata=about("serve exactly this position until resumed, for example 3.17", metavar="POSITION"),
@@ -124,5 +134,7 @@ class ModelSettings:
             raise ConfigurationError(
                 f"--model-name is {self.model_name!r}", hint="give one without / and :, as it stands in paths"
             )
+        if self.probe is not None:
+            Probe.read(self.probe)
         if self.checkpoint_dir is not None:
             refuse_nested(self.export_dir, self.checkpoint_dir)

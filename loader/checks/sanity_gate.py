@@ -50,6 +50,9 @@ class SanityGate:
     def release(self, node: Node) -> None:
         self._released.add(node)
 
+    def is_released(self, node: Node) -> bool:
+        return node in self._released
+
     def check_delta(
         self, manifest: Manifest, schema: Schema, update: FedUpdate, before: FedUpdate
     ) -> Accepted:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from hotdelta.export_metadata import read_metadata
+from hotdelta.export_metadata import ExportMetadata, read_metadata
 from hotdelta.logs import about, event
+from loader.checks.quality import QualityProbe
 from loader.checks.sanity import Figures
 from loader.checks.sanity_statistics import LargestNorms
 from loader.exports.values import find_bad_values, measure_values
@@ -52,6 +53,7 @@ class ExportLoading:
         self._orders = orders
         self._when_loaded = when_loaded
         self._load_model = load_model
+        self._quality = QualityProbe(settings.probe) if settings.probe is not None else None
         self._loader = ThreadPoolExecutor(
             max_workers=1,
             thread_name_prefix="hotdelta-export-loader",
@@ -102,16 +104,22 @@ class ExportLoading:
         complaint = ""
         if metadata.node is not None and not is_known:
             figures = measure_values(version.path, metadata)
-            if metadata.node not in self._orders.released:
+            if self._is_judged(metadata, is_known):
                 complaint = find_bad_values(figures, metadata, self._settings.sanity)
         model = self._load_model(version.path, predict_threads=self._settings.predict_threads)
         try:
             # Here, where updates of the served model do not wait for it.
             model.warm_up_for(self._settings.warm_up_rows)
+            if self._quality is not None and self._is_judged(metadata, is_known):
+                complaint = complaint or self._quality.complaint_of(model)
         except BaseException:
             model.close()
             raise
         return LoadedExport(model, figures, complaint, LargestNorms(figures))
+
+    def _is_judged(self, metadata: ExportMetadata, is_known: bool) -> bool:
+        """Whether what it holds may be found wanting."""
+        return metadata.node is not None and not is_known and metadata.node not in self._orders.released
 
 
 def _close_loaded(future: Future[LoadedExport]) -> None:

@@ -16,7 +16,9 @@ from hotdelta.chain import Manifest, Node, Position, SignatureSpec
 from hotdelta.errors import ApplyError, HotdeltaError, NotReadyError, RequestError, SanityError
 from hotdelta.export_metadata import read_metadata
 from hotdelta.logs import about, event
+from hotdelta.quality_probe import Probe
 from hotdelta.sanity_limits import SanitySettings
+from loader.checks.quality import QualityProbe
 from loader.exports.values import find_bad_values, measure_values, require_limits_fit
 from loader.exports.versions import ExportVersion, ExportWatch
 from loader.model.gate import Gate
@@ -64,11 +66,13 @@ class StaticLoader:
         after_swap: Callable[[], None] = lambda: None,
         name: str | None = None,
         warm_up_rows: int = 1,
+        probe: Probe | None = None,
     ) -> None:
         """`after_swap` is called when another model has begun to serve (gc.freeze); `name`: what the log calls it;
-        `warm_up_rows`: the largest batch that requests are put together to.
+        `warm_up_rows`: the largest batch that requests are put together to; `probe`: what an export has to pass.
         """
         self._warm_up_rows = warm_up_rows
+        self._quality = QualityProbe(probe) if probe is not None else None
         self._told = {"model": name} if name is not None else {}
         self._exports = ExportWatch(export_dir)
         self._export_dir = export_dir
@@ -192,6 +196,8 @@ class StaticLoader:
         try:
             model.warm_up_for(self._warm_up_rows)
             model.warm_up()
+            if self._quality is not None and (complaint := self._quality.complaint_of(model)):
+                raise SanityError(f"it must not be served: {complaint}", hint="export a better one")
         except BaseException:
             model.close()
             raise

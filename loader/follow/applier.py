@@ -11,6 +11,7 @@ from hotdelta import signatures as contract
 from hotdelta.chain import Manifest, Node, Schema, decode_identity
 from hotdelta.errors import ApplyError
 from hotdelta.logs import event
+from loader.checks.quality import QualityProbe
 from loader.checks.sanity_statistics import LargestNorms
 from loader.files.commit_files import VerifiedFiles
 from loader.files.fed_update import FedUpdate
@@ -19,6 +20,7 @@ from loader.lag import Stopwatch, TableChange, lag_of
 from loader.model.delta_staging import DeltaStaging
 from loader.model.full_diff import Difference, compare_full, staged_difference
 from loader.model.live_model import LiveModel
+from loader.model.probed_change import require_quality
 from loader.model.second_model import load_beside, waiting_for_export
 from loader.model.served import Origin, Served, Serving, Version
 from loader.model.undo_history import UndoEntry, UndoHistory
@@ -123,6 +125,14 @@ class Applier:
         self._in_need = (before.node, files.manifest)
         with watch.measure("stage"):
             model = load_beside(before.model, files, slice_bytes=self._limits.slice_bytes)
+        try:
+            quality = self._quality_of(files.manifest)
+            if quality is not None:
+                with watch.measure("probe"):
+                    quality.require(model, files.manifest, None)
+        except BaseException:
+            model.close()
+            raise
         served = self._served(files.manifest, model)
         with self._serving.exclusive(watch):
             served.applied_at = self._wall_clock()
@@ -141,20 +151,33 @@ class Applier:
         before = self._live
         model = before.model
         _require_staged(preimage, manifest.node)
+        quality = self._quality_of(manifest)
+        if quality is not None:
+            quality.prepare(model, before.node)
         served = self._served(manifest, model)
         with self._freeing_torn(model), self._serving.exclusive(watch):
-            # Nothing that may fail comes between the change and its name.
             served.applied_at = self._wall_clock()
             try:
+                # Nothing else that may fail comes between the change and its name.
                 model.apply()
+                if quality is not None:
+                    require_quality(quality, model, manifest, before.node, preimage, watch)
+                    # It is measured with what holds the gate, and told by itself.
+                    watch.add("apply", -watch.stages["probe"] / 1000)
             except BaseException:
                 # Refused before the first write, or else nobody can say what the model holds now.
                 if not model.holds(before.node):
                     self._serving.publish(None)
                 raise
             self._serving.publish(served)
+        served.applied_at += watch.stages.get("probe", 0.0) / 1000
         self.history.push(UndoEntry(before.node, before.version.step, before.origin, preimage))
         return self._finish(served, manifest, watch, changes)
+
+    def _quality_of(self, manifest: Manifest) -> QualityProbe | None:
+        """What it has to pass; an operator may have released it."""
+        checks = self._staging.checks
+        return None if checks.values.is_released(manifest.node) else checks.quality
 
     def discard_staged(self) -> None:
         """Free what a failed update staged. When that fails too, nothing else depends on it."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
-from hotdelta.errors import ApplyError, ChainError
+from hotdelta.errors import ApplyError, ChainError, SanityError
 from hotdelta.logs import ProgressLog
+from loader.checks.quality import QualityProbe
 from loader.checks.sanity_statistics import Accepted, LargestNorms
 from loader.files.commit_files import VerifiedFiles
 from loader.files.opened_files import opened_prefix
@@ -17,6 +18,7 @@ from loader.lag import Stopwatch
 from loader.model.delta_staging import DeltaStaging
 from loader.model.full_filling import fill_model
 from loader.model.live_model import LiveModel
+from loader.model.probed_change import require_quality
 from loader.model.served import Origin
 
 
@@ -42,7 +44,8 @@ def catch_up(
         if not steps:
             return origin
         progress = ProgressLog("catching up", of=len(steps))
-        done, may_fold = 0, True
+        # What has to pass a probe passes it by itself, or nobody could say which one did not.
+        done, may_fold = 0, staging.checks.quality is None
         while done < len(steps):
             progress.tell(done)
             manifest = manifest_of(steps[done])
@@ -85,15 +88,33 @@ def _take(
     slice_bytes: int,
 ) -> Accepted:
     checks, schema = staging.checks, model.metadata.schema
+    quality = None if checks.values.is_released(manifest.node) else checks.quality
     if manifest.kind is Kind.DELTA:
-        accepted = staging.stage(model, run_dir, manifest, watch).accepted
+        before = model.node
+        if quality is not None and before is not None:
+            quality.prepare(model, before)
+        staged = staging.stage(model, run_dir, manifest, watch)
+        accepted = staged.accepted
         model.apply()
+        if quality is not None:
+            require_quality(quality, model, manifest, before, staged.preimage, watch)
     else:
         with contextlib.closing(checks.open_full(run_dir, manifest, schema)) as files:
             accepted = checks.values.check_full(files, schema)
             restore_verified(model, files, slice_bytes=slice_bytes)
+        if quality is not None:
+            _require_full_quality(quality, model, manifest)
     require_node(model, manifest.node)
     return accepted
+
+
+def _require_full_quality(quality: QualityProbe, model: LiveModel, manifest: Manifest) -> None:
+    """Raises SanityError. What was there before is overwritten: then another full has to be found."""
+    try:
+        quality.require(model, manifest, None)
+    except SanityError:
+        model.node = None
+        raise
 
 
 def _take_together(

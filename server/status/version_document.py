@@ -83,6 +83,7 @@ def _last_update(lag: Lag) -> dict[str, Any]:
             "sanity": round(lag.sanity_ms, 3),
             "gate_wait": round(lag.gate_wait_ms, 3),
             "apply": round(lag.apply_ms, 3),
+            "probe": None if lag.probe_ms is None else round(lag.probe_ms, 3),
             "applied_to_first_served": _span_ms(lag.applied_at, lag.first_served_at),
             "committed_to_applied": _span_ms(lag.committed_at, lag.applied_at),
             "committed_to_served": _span_ms(lag.committed_at, lag.first_served_at),

@@ -216,13 +216,15 @@ def test_every_setting_of_a_model_may_stand_in_the_file(tmp_path: Path) -> None:
         "pin": "'1.1'",
         "state_dir": "'state'",
         "signing_key_file": "'key'",
+        "probe": "'probe'",
     }
+    (tmp_path / "probe").write_text('{"max_change": 1}\n{"instance": {"x": 1}}')
     known = [setting.name for setting in fields(ModelSettings) if setting.name != "model_name"]
     text = "[models.a]\n" + "".join(f"{name} = {said.get(name, '1')}\n" for name in known)
 
     (model,) = read_text(tmp_path, text).models
 
-    assert model.signing_key_file == tmp_path / "key"
+    assert (model.signing_key_file, model.probe) == (tmp_path / "key", tmp_path / "probe")
     assert all(getattr(model, name) == 1 for name in known if name not in said)
 
 
