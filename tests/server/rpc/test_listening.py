@@ -44,9 +44,9 @@ def address_of(client: TestClient) -> str:
     return str(client.app.state.rpc.address)  # type: ignore[attr-defined]
 
 
-def is_counted_once(client: TestClient, status: str) -> bool:
+def counted(client: TestClient, status: str) -> float:
     labels = {"protocol": "open_inference_grpc", "status": status}
-    return scrape(client).get("hotdelta_requests_total", **labels) == 1
+    return scrape(client).get("hotdelta_requests_total", **labels) or 0
 
 
 def refusal(call: Any, body: bytes, **options: Any) -> Any:
@@ -88,14 +88,26 @@ def test_who_gives_up_costs_no_call_of_the_model(serve: Serve, model: FakeModel)
         model.may_answer.clear()
         first = infer(channel).future(question(1, 2), timeout=LIMIT_SECONDS)
         assert model.is_asked.wait(LIMIT_SECONDS)
-        error = refusal(infer(channel), question(3, 4, 5, 6), timeout=0.3)
-        wait_until(lambda: is_counted_once(client, "CANCELLED"), "the server knows")
+        second = infer(channel).future(question(3, 4, 5, 6), timeout=LIMIT_SECONDS)
+        wait_until(lambda: scrape(client)["hotdelta_queue_requests"] == 1, "it waits for the model")
+        second.cancel()
+        wait_until(lambda: counted(client, "CANCELLED") == 1, "the server knows")
         model.may_answer.set()
         first.result()
         infer(channel)(question(5, 6), timeout=LIMIT_SECONDS)
 
-    assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert model.calls == [("serving_default", 1), ("serving_default", 1)]
+
+
+def test_the_deadline_of_a_client_is_that_of_the_server(serve: Serve, model: FakeModel) -> None:
+    """He learns of it by himself; the server counts one that has given up, if the call has come to it at all."""
+    client = serve(grpc_port=0)
+    with grpc.insecure_channel(address_of(client)) as channel:
+        model.may_answer.clear()
+        while not counted(client, "CANCELLED"):
+            error = refusal(infer(channel), question(1, 2), timeout=1)
+            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        model.may_answer.set()
 
 
 def test_requests_that_come_together_share_a_call(serve: Serve, model: FakeModel) -> None:
@@ -151,7 +163,7 @@ def test_calls_are_counted_by_their_protocol_and_status(serve: Serve) -> None:
         refusal(infer(channel), question(1, 2, 3))
 
     for status in ("OK", "INVALID_ARGUMENT"):
-        wait_until(functools.partial(is_counted_once, client, status), "it is counted")
+        wait_until(functools.partial(counted, client, status), "it is counted")
 
 
 class Started(FakeModel):
