@@ -102,11 +102,15 @@ def test_who_gives_up_costs_no_call_of_the_model(serve: Serve, model: FakeModel)
 def test_the_deadline_of_a_client_is_that_of_the_server(serve: Serve, model: FakeModel) -> None:
     """He learns of it by himself; the server counts one that has given up, if the call has come to it at all."""
     client = serve(grpc_port=0)
+
+    def is_noticed() -> bool:
+        error = refusal(infer(channel), question(1, 2), timeout=1)
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        return counted(client, "CANCELLED") > 0
+
     with grpc.insecure_channel(address_of(client)) as channel:
         model.may_answer.clear()
-        while not counted(client, "CANCELLED"):
-            error = refusal(infer(channel), question(1, 2), timeout=1)
-            assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        wait_until(is_noticed, "the server knows")
         model.may_answer.set()
 
 
