@@ -55,8 +55,8 @@ def introduction(*, users: int, items: int, limit_seconds: float) -> str:
 
 
 def invitation(url: str) -> str:
-    """A command to try in another terminal."""
-    return f"Ask it yourself, in another terminal:\n  curl {url}/model/version"
+    """What to look at, and a command to try in another terminal."""
+    return f"Look at it in a browser:\n  {url}\nAsk it yourself, in another terminal:\n  curl {url}/model/version"
 
 
 def note(seconds: float, text: str) -> str:

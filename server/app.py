@@ -159,7 +159,7 @@ def create_app(
     app.router.routes += dashboard_routes(stream)
     app.include_router(status_router(fleet))
     app.include_router(docs_router(app.title))
-    app.include_router(metrics_router(ServerCollector(models, requests, limits.buffered)))
+    app.include_router(metrics_router(ServerCollector(models, requests, limits)))
     app.include_router(admin_router(models, admins))
     app.include_router(fleet_router(fleet, admins))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)

@@ -20,7 +20,7 @@ _SILENT_SECONDS = 60.0
 class Refusals:
     """Clients that were refused because others have all that there is. Belongs to the event loop.
 
-    The log says so at once, and then at most every minute with how many there were.
+    The log says so at once, and then at most every minute with how many there were. `count`: of all of them.
     """
 
     def __init__(self, limit: str, value: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,10 +29,12 @@ class Refusals:
         self._clock = clock
         self._said = -math.inf
         self._unsaid = 0
+        self.count = 0
 
     def add(self) -> None:
         now = self._clock()
         self._unsaid += 1
+        self.count += 1
         if now - self._said >= _SILENT_SECONDS:
             event(
                 logger,
@@ -84,12 +86,12 @@ class BufferedBytes:
         self._max_bytes = max_bytes
         self.bytes = 0
         self.late = LateClients()
-        self._refusals = Refusals("--max-buffered-bytes", max_bytes)
+        self.refusals = Refusals("--max-buffered-bytes", max_bytes)
 
     def take(self, size: int) -> None:
         """Before a body, or a part of one, is kept. Raises OverloadedError, and has taken nothing then."""
         if self.bytes + size > self._max_bytes:
-            self._refusals.add()
+            self.refusals.add()
             error = OverloadedError(
                 f"requests and answers of {self.bytes} bytes wait already",
                 hint="try again, or ask another server",

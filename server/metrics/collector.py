@@ -15,7 +15,7 @@ import hotdelta
 from hotdelta.figures import Histogram
 from hotdelta.prometheus import Labels, counter, gauge, histogram
 from server.figures import RequestFigures
-from server.http.connection_limits import BufferedBytes
+from server.http.connection_limits import ConnectionLimits
 from server.models.models import Models
 from server.predict.data_plane import DataPlane
 
@@ -43,12 +43,12 @@ class ServerCollector(Collector):
     """Reads everything when it is asked. For any thread."""
 
     def __init__(
-        self, models: Models, requests: Mapping[str, RequestFigures], buffered: BufferedBytes
+        self, models: Models, requests: Mapping[str, RequestFigures], limits: ConnectionLimits
     ) -> None:
         """`requests`: by protocol."""
         self._models = models
         self._requests = requests
-        self._buffered = buffered
+        self._limits = limits
         self._build = (hotdelta.__version__, platform.python_version(), _tensorflow_version())
 
     def describe(self) -> Iterable[Metric]:
@@ -95,7 +95,16 @@ class ServerCollector(Collector):
             "hotdelta_buffered_bytes",
             "Request bodies and answers that are held, of all connections.",
             (),
-            [((), self._buffered.bytes)],
+            [((), self._limits.buffered.bytes)],
+        )
+        yield counter(
+            "hotdelta_refused_clients_total",
+            "Clients that were refused because others have all that there is, by the limit.",
+            ("limit",),
+            [
+                (("connections",), self._limits.refusals.count),
+                (("buffered_bytes",), self._limits.buffered.refusals.count),
+            ],
         )
 
 

@@ -226,3 +226,18 @@ def test_promtool_finds_nothing_to_say(serve: Serve) -> None:
     )
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_clients_that_are_refused_are_counted_by_the_limit(serve: Serve) -> None:
+    size = 2**20
+    client = serve(max_body_bytes=size, max_buffered_bytes=size)
+    buffered = client.app.state.limits.buffered  # type: ignore[attr-defined]
+    buffered.take(size)
+    assert client.post("/predict", json=ALONE).status_code == 503
+    buffered.give_back(size)
+
+    told = scrape(client)
+
+    assert told.get("hotdelta_refused_clients_total", limit="buffered_bytes") == 1
+    assert told.get("hotdelta_refused_clients_total", limit="connections") == 0
+    assert told.get("hotdelta_requests_total", protocol="hotdelta", status="503") == 1
