@@ -61,13 +61,20 @@ examples:
   # quarantine updates of the table users with a value over 50, or that touch more than a tenth of it
   server --export-dir export --checkpoint-dir run --sanity users:max_abs=50 --sanity users:max_touched_share=0.1
 
+  # two models in one process, and a name for clients that an order moves from one to the other
+  server --model old=old/export,old/run --model new=new/export,new/run --label prod=old --default-model prod
+  hotdelta label http://127.0.0.1:8000 prod new
+
+  # the same from a file, which SIGHUP reads again: models come and go without a restart
+  server --config models.toml
+
   # in a container, with log lines for machines
   HOTDELTA_LOG_FORMAT=json server --export-dir /data/export --checkpoint-dir /data/run --host 0.0.0.0
 
 Neither directory needs to exist yet: the server waits, and GET /readyz says for what. Every flag can be given as an
 environment variable: --max-batch-size is HOTDELTA_MAX_BATCH_SIZE. The address is printed to standard output, log
-lines go to standard error; with --log-format json both are JSON. SIGTERM, SIGHUP and Ctrl-C let requests in flight
-finish. Exit codes: 0 stopped, 1 it could not start (the reason is on standard error), 2 wrong usage.
+lines go to standard error; with --log-format json both are JSON. SIGTERM, Ctrl-C and, without --config, SIGHUP let
+requests in flight finish. Exit codes: 0 stopped, 1 it could not start (the reason is on standard error), 2 wrong usage.
 """
 
 

@@ -58,7 +58,7 @@ class Fleet:
         self._after_removal = after_removal
         self._changing = asyncio.Lock()
         self._leaving: dict[Entry, asyncio.Task[None]] = {}
-        self._book = LabelBook(configuration.general.get("state_dir") if configuration.labels else None)
+        self._book = LabelBook(configuration.general.get("state_dir"))
         self.models = Models(
             [self._first(settings) for settings in configuration.models],
             labels=self._book.places(configuration.labels, _names(configuration)),

@@ -151,6 +151,19 @@ def test_a_label_that_an_order_has_moved_stays_there_when_the_file_says_nothing_
     assert "the model 'b' cannot go: the label 'prod' is at it" in refused[1]
 
 
+def test_a_label_that_came_with_the_file_is_kept_where_an_order_moved_it(yard: Yard, file: Path) -> None:
+    head = 'state_dir = "state"\n'
+    file.write_text(head + TWO.replace('prod = "a"', "").replace('default_model = "prod"', ""))
+    read = functools.partial(read_configuration, {"config": file}, {})
+    with serving_all(yard, read(), reread=read) as client:
+        file.write_text(head + TWO.replace('default_model = "prod"', ""))
+        order(client, "/models/reload")
+        assert answered(client, "/models/prod/predict") == 1.0
+        assert order(client, "/labels/prod", {"model": "b"})["survives_restart"] is True
+    with serving_all(yard, read(), reread=read) as client:
+        assert answered(client, "/models/prod/predict") == 2.0
+
+
 def test_a_model_is_loaded_and_unloaded_by_orders(client: TestClient, yard: Yard) -> None:
     added = order(client, "/models/c/load", {"export_dir": "c/export", "checkpoint_dir": "c/run"})
 
