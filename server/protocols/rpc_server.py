@@ -8,7 +8,7 @@ from server.models.models import Models
 from server.protocols.open_inference.rpc import OpenInferenceCalls
 from server.protocols.rpc import Health
 from server.protocols.tensorflow_serving.rpc import TensorFlowServingCalls
-from server.rpc.calls import Calls
+from server.rpc.calls import CallLimits, Calls
 from server.rpc.listening import RpcServer
 from server.rpc.reflection import reflection_services
 from server.settings import Settings
@@ -32,4 +32,7 @@ def create_rpc_server(
     health = Health(models, tuple(each.name for each in asked), tokens).service()
     services = (*asked, health)
     reflection = reflection_services(each.name for each in services)
-    return RpcServer(settings, Calls((*services, *reflection), buffered, requests, tokens))
+    # Streams wait for ever, and need no token: predictions keep the larger part.
+    max_streams = max(1, settings.max_connections // 4)
+    limits = CallLimits(buffered, settings.client_timeout_seconds, max_streams)
+    return RpcServer(settings, Calls((*services, *reflection), limits, requests, tokens))

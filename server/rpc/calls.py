@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from hotdelta.errors import HotdeltaError, NotReadyError, RequestError
+from hotdelta.errors import HotdeltaError, NotReadyError, OverloadedError, RequestError
 from hotdelta.logs import event
 from server.figures import RequestFigures
 from server.http.connection_limits import BufferedBytes
@@ -55,7 +55,7 @@ class Call:
 
 
 Respond = Callable[[Message, Call], Awaitable[Message]]
-Answer = Callable[[bytes, Any], Awaitable[bytes]]
+Answer = Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]
 RespondAll = Callable[[AsyncIterator[Message], Call], AsyncIterator[Message]]
 
 
@@ -78,19 +78,31 @@ class Service:
     needs_no_token: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What callers may make the server hold: bytes, and calls that have not said anything yet or never end.
+
+    `message_seconds`: within which the message of a call has to be here, complete.
+    """
+
+    buffered: BufferedBytes
+    message_seconds: float
+    max_streams: int
+
+
 class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Finds who answers a method. Belongs to the event loop."""
 
     def __init__(
         self,
         services: tuple[Service, ...],
-        buffered: BufferedBytes,
+        limits: CallLimits,
         requests: dict[str, RequestFigures],
         tokens: PredictTokens | None,
     ) -> None:
         """`requests`: where calls are counted by protocol. `tokens`: what callers have to send; None: nothing."""
         self._services = services
-        self._buffered = buffered
+        self._limits = limits
         self._requests = requests
         self._tokens = tokens
         self._open_streams: set[asyncio.Task[Any] | None] = set()
@@ -122,7 +134,8 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
             path = f"/{each.name}/{method}"
             if method in each.methods:
                 answer = self._unary(read, each.methods[method], figures, tokens)
-                self._handlers[path] = grpc.unary_unary_rpc_method_handler(answer)
+                # As a stream of one message, for which tokens and time can be asked before it is read.
+                self._handlers[path] = grpc.stream_unary_rpc_method_handler(answer)
             else:
                 answer_all = self._stream(read, each.streams[method], tokens)
                 self._handlers[path] = grpc.stream_stream_rpc_method_handler(answer_all)
@@ -130,10 +143,10 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _unary(
         self, read: MessageKind, respond: Respond, figures: RequestFigures, tokens: PredictTokens | None
     ) -> Answer:
-        async def answer(body: bytes, context: Any) -> bytes:
+        async def answer(bodies: AsyncIterator[bytes], context: Any) -> bytes:
             started, code = time.perf_counter(), grpc.StatusCode.CANCELLED
             try:
-                answered = await self._answer(read, respond, body, Call(context, tokens))
+                answered = await self._answer(read, respond, bodies, Call(context, tokens))
                 code = grpc.StatusCode.OK
             except HotdeltaError as error:
                 code = code_of(type(error))
@@ -151,14 +164,29 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return answer
 
-    async def _answer(self, read: MessageKind, respond: Respond, body: bytes, call: Call) -> bytes:
+    async def _answer(
+        self, read: MessageKind, respond: Respond, bodies: AsyncIterator[bytes], call: Call
+    ) -> bytes:
         call.require_token()
-        self._buffered.take(len(body))
+        body = await self._receive(bodies)
+        self._limits.buffered.take(len(body))
         try:
             answered: bytes = (await respond(_parse(read, body), call)).SerializeToString()
         finally:
-            self._buffered.give_back(len(body))
+            self._limits.buffered.give_back(len(body))
         return answered
+
+    async def _receive(self, bodies: AsyncIterator[bytes]) -> bytes:
+        seconds = self._limits.message_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(bodies)
+        except StopAsyncIteration as error:
+            raise RequestError("the call has no message") from error
+        except TimeoutError as error:
+            raise RequestError(
+                f"no message came within {seconds:g} seconds", hint="send it with the call"
+            ) from error
 
     def _stream(
         self, read: MessageKind, respond: RespondAll, tokens: PredictTokens | None
@@ -167,6 +195,11 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
             task = asyncio.current_task()
             self._open_streams.add(task)
             try:
+                if len(self._open_streams) > self._limits.max_streams:
+                    raise OverloadedError(
+                        f"{self._limits.max_streams} streams are open",
+                        hint="try again, or ask another server",
+                    )
                 call = Call(context, tokens)
                 call.require_token()
                 async for message in respond(_parse_all(read, bodies), call):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -49,7 +51,7 @@ def counted(client: TestClient, status: str) -> float:
     return scrape(client).get("hotdelta_requests_total", **labels) or 0
 
 
-def refusal(call: Any, body: bytes, **options: Any) -> Any:
+def refusal(call: Any, body: Any, **options: Any) -> Any:
     with pytest.raises(grpc.RpcError) as refused:
         call(body, timeout=options.pop("timeout", LIMIT_SECONDS), **options)
     return refused.value
@@ -140,6 +142,40 @@ def test_more_calls_at_once_than_connections_are_refused(serve: Serve, model: Fa
         first.result()
 
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_who_calls_and_says_nothing_does_not_hold_a_place_for_ever(serve: Serve) -> None:
+    client = serve(grpc_port=0, max_connections=1, client_timeout_seconds=0.5)
+    with grpc.insecure_channel(address_of(client)) as channel:
+        silence = threading.Event()
+
+        def nothing() -> Iterator[bytes]:
+            silence.wait(LIMIT_SECONDS)
+            yield b""
+
+        silent = channel.stream_unary(INFER).future(nothing(), timeout=LIMIT_SECONDS)
+        error = silent.exception()
+        silence.set()
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert error.details() == "no message came within 0.5 seconds. send it with the call"
+        assert refusal(channel.stream_unary(INFER), iter([])).details() == "the call has no message"
+        infer(channel)(question(1, 2), timeout=LIMIT_SECONDS)
+
+
+def test_who_only_listens_takes_a_quarter_of_the_places_at_most(serve: Serve) -> None:
+    client = serve(grpc_port=0, max_connections=8)
+    watch = "/grpc.health.v1.Health/Watch"
+    with grpc.insecure_channel(address_of(client)) as channel:
+        watching = [channel.unary_stream(watch)(b"", timeout=LIMIT_SECONDS) for _ in range(2)]
+        for each in watching:
+            next(each)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(channel.unary_stream(watch)(b"", timeout=LIMIT_SECONDS))
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "2 streams are open" in refused.value.details()
+        infer(channel)(question(1, 2), timeout=LIMIT_SECONDS)
+        for each in watching:
+            each.cancel()
 
 
 def test_what_calls_hold_counts_with_the_bodies_of_http(serve: Serve, model: FakeModel) -> None:
