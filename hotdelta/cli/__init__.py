@@ -44,9 +44,8 @@ _MODULES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
     try:
-        code = run_command(options)
+        code = run_command(make_parser().parse_args(arguments))
         if sys.stdout is not None:
             # Or what cannot be written any more shows at the end of Python, which complains in its own way.
             sys.stdout.flush()

@@ -63,11 +63,11 @@ class Seen:
 
     @property
     def is_served(self) -> bool:
-        return self.update["first_served_at"] is not None
+        return self.update.get("first_served_at") is not None
 
     def is_same(self, other: Update) -> bool:
         names = ("position", "kind", "applied_at")
-        return all(self.update[name] == other[name] for name in names)
+        return all(self.update.get(name) == other.get(name) for name in names)
 
 
 class Feed:
@@ -80,7 +80,7 @@ class Feed:
 
     def see(self, status: Status) -> Iterator[Seen]:
         """Those that are finished: they were served, another one followed, or nobody has asked for long."""
-        update, count = status.get("last_update"), status["updates"]
+        update, count = status.get("last_update"), status.get("updates", 0)
         if update is not None:
             if self._pending is not None and self._pending.is_same(update):
                 self._pending = Seen(update, self._pending.missed)
@@ -233,11 +233,11 @@ def row_of(seen: Seen) -> Row:
         Cell(update["position"], "yellow"),
         f"{update['rows']:,}",
         format_bytes(update["bytes"]),
-        *(_stage(update["lag_ms"], members) for _, members in _STAGES),
+        *(_stage(update.get("lag_ms", {}), members) for _, members in _STAGES),
         ", ".join(rare),
     )
 
 
 def _stage(lag_ms: Mapping[str, float | None], members: tuple[str, ...]) -> str:
-    known = [value for name in members if (value := lag_ms[name]) is not None]
+    known = [value for name in members if (value := lag_ms.get(name)) is not None]
     return show_ms(sum(known)) if known else "-"

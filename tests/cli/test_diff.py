@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from hotdelta.chain.history.state import find_state
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.cli import differences
 from tests.chain.key_table_chain import ROWS, KeyTableChain
-from tests.chain.table_chain import SLOT, TABLE, TableChain
+from tests.chain.table_chain import BIAS, SLOT, TABLE, TableChain
 from tests.cli.conftest import Run
 from tests.golden.golden_chains import golden_chain
+
+BIAS_VALUE, NO_BIAS = BIAS + names.VALUE_SUFFIX, np.zeros((0, 2), np.float32)
 
 
 def reader_at(run_dir: Path, position: str) -> StateReader:
@@ -53,6 +56,30 @@ def test_rows_that_differ_are_counted_and_the_largest_changes_named(
     (bias,) = document["variables"]
     assert (bias["key"], bias["is_changed"]) == ("bias", True)
     assert bias["distance"] == pytest.approx(2.5 * 2**0.5)
+
+
+def test_values_are_compared_by_their_bits(tmp_path: Path, run: Run) -> None:
+    """NaN is the same as itself, zero is not minus zero, and what has no distance is the largest change."""
+    chain = TableChain(tmp_path / "run")
+    rows = chain.values[TABLE][[1, 2, 3]].copy()
+    rows[0, 0], rows[1, 0] = np.nan, 0.0
+
+    def write(new: Any) -> None:
+        ids = {TABLE + names.IDS_SUFFIX: np.array([1, 2, 3])}
+        chain.link({**ids, **{key + names.ROWS_SUFFIX: new for key in (TABLE, SLOT)}, BIAS_VALUE: NO_BIAS})
+
+    write(rows)
+    write(rows)
+    assert run("diff", chain.run_dir, "1.2", "1.3", "--json").document["tables"][0]["rows_changed"] == 0
+    rows[1, 0] = -0.0
+    write(rows)
+    (table, _) = run("diff", chain.run_dir, "1.3", "1.4", "--all", "--json").document["tables"]
+    assert (table["rows_changed"], table["largest"][0]["row"], table["largest"][0]["distance"]) == (1, 2, 0.0)
+    rows[2, 1] = np.nan
+    write(rows)
+    (table, _) = run("diff", chain.run_dir, "1.3", "1.5", "--json").document["tables"]
+    assert [change["row"] for change in table["largest"]] == [3, 2]
+    assert table["largest"][0]["distance"] is None
 
 
 @pytest.mark.parametrize("name", ["forked", "keras", "keyed", "tf1_servers", "tf2_servers"])

@@ -128,6 +128,11 @@ def test_a_trainer_that_runs_is_seen_without_touching_its_lock(forked: Path) -> 
     assert released.found == "none runs on this machine"
 
 
+def test_a_file_system_that_takes_no_commit_is_found_out() -> None:
+    check = run_directory.check_writing(Path("/proc/self"))
+    assert str(check.verdict) == "fail"
+
+
 def test_memory_is_compared_with_what_a_server_would_hold(tmp_path: Path, keyed: Path) -> None:
     from hotdelta.chain.history.state import peek_state
 

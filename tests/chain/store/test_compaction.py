@@ -13,7 +13,8 @@ from hotdelta.chain import Disk, Kind, Manifest, Position, Scanner, delete, dire
 from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.chain.format import names
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
-from hotdelta.chain.history.state import find_state
+from hotdelta.chain.history.state import ChainState, find_state
+from hotdelta.chain.history.state_index import StateIndex
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.store.compaction import compact
 from hotdelta.errors import ChainError, CommitError
@@ -59,11 +60,25 @@ def tensors_of(run_dir: Path, manifest: Manifest) -> dict[str, object]:
     return found
 
 
+def roles_of(run_dir: Path, manifest: Manifest) -> dict[str, set[str]]:
+    """Which files hold each tensor: a server does not read those for trainers.
+
+    Without the trainer's state, which the Saver of a Session puts beside what is served.
+    """
+    index = StateIndex(ChainState(run_dir, manifest))
+    places = {name: index.place(name, 0) for name in index.names_in(0)}
+    return {
+        name: {index.file(0, extent.shard)[1].role for extent in place.extents}
+        for name, place in places.items()
+        if place is not None and name != names.TRAINER_STATE_TENSOR
+    }
+
+
 @pytest.mark.parametrize("name, position", WRITTEN_BESIDE_DELTAS)
 def test_it_holds_what_the_full_of_the_trainer_holds(tmp_path: Path, name: str, position: str) -> None:
     run_dir = golden_chain(name).copy_to(tmp_path)
     theirs = full_at(run_dir, position)
-    wanted = tensors_of(run_dir, theirs)
+    wanted, roles = tensors_of(run_dir, theirs), roles_of(run_dir, theirs)
     delete(run_dir, theirs, Disk())
 
     made = compacted(run_dir, position)
@@ -71,6 +86,7 @@ def test_it_holds_what_the_full_of_the_trainer_holds(tmp_path: Path, name: str, 
     ours = full_at(run_dir, position)
     assert ours == made
     assert tensors_of(run_dir, ours) == wanted
+    assert roles_of(run_dir, ours) == roles
     verify(run_dir, ours)
     for member in ("node", "parent", "base", "step", "schema", "tables", "watermark", "created_at"):
         assert getattr(ours, member) == getattr(theirs, member), member
