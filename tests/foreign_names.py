@@ -19,8 +19,8 @@ _INSIDES = re.compile(
     r"tensorflow\.(python|core|compiler|lite)\b|keras\.src\b|uvicorn\.|watchdog\.observers\.inotify"
     r"|(starlette|fastapi|httptools|uvloop|numpy|orjson|httpx)\..*\b_"
 )
-# Private by their spelling alone: the standard library documents the first and has no other name for the second.
-_DOCUMENTED = frozenset({"os._exit", "argparse._SubParsersAction"})
+# Private by their spelling alone: the standard library documents the first and has no other names for the others.
+_DOCUMENTED = frozenset({"os._exit", "argparse._SubParsersAction", "parser._actions"})
 _ASKING = frozenset(
     {"getattr", "hasattr", "setattr", "delattr", "__setattr__", "__delattr__", "__getattribute__"}
 )

@@ -366,7 +366,7 @@ def test_the_upper_bound_is_the_first_release_that_was_not_tested(library: str) 
     lock = (ROOT / "requirements" / "lock.txt").read_text()
     major, minor = re.findall(rf"^{library}==(\d+)\.(\d+)", lock, re.MULTILINE)[0]
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    (requirement,) = (each for each in wanted if re.match(rf"{library}\b", each))
+    (requirement,) = (each for each in wanted if re.match(rf"{library}(?![\w-])", each))
     assert requirement.partition(";")[0].endswith(f",<{major}.{int(minor) + 1}")
 
 
