@@ -68,6 +68,12 @@ examples:
   # the same from a file, which SIGHUP reads again: models come and go without a restart
   server --config models.toml
 
+  # undo and quarantine updates after which the answers to labelled requests get worse; docs/serving.md shows the file
+  server --export-dir export --checkpoint-dir run --probe probe.jsonl
+
+  # TLS, and predictions only for those who send one of the tokens in a file; both are read again when they are replaced
+  server --export-dir export --tls-cert server.pem --tls-key server.key --predict-token-file predict-tokens
+
   # in a container, with log lines for machines
   HOTDELTA_LOG_FORMAT=json server --export-dir /data/export --checkpoint-dir /data/run --host 0.0.0.0
 

@@ -126,7 +126,7 @@ def test_a_handshake_that_does_not_go_on_ends_with_the_patience_for_clients(made
 def test_who_takes_nothing_of_his_answer_is_hung_up_on_with_tls_too(made: Certificates) -> None:
     size = 15 * 2**20
     body = b'{"signature_name": "echo", "inputs": ["%b"]}' % (b"a" * size)
-    settings = {"client_timeout_seconds": 0.3, "max_buffered_bytes": 20 * 2**20}
+    settings = {"client_timeout_seconds": 1.0, "max_buffered_bytes": 20 * 2**20}
     with (
         serving(FakeModel(), **settings, **flags(made)) as address,
         connected(address, trusting(made)) as connection,
