@@ -9,7 +9,7 @@ const BARS = 60;
 export const GROUPS = [
   { label: "write", stages: ["trained_to_committed"], color: "#0072b2" },
   { label: "notice", stages: ["committed_to_seen"], color: "#56b4e9" },
-  { label: "check", stages: ["verify", "sanity"], color: "#009e73" },
+  { label: "check", stages: ["verify", "sanity", "probe"], color: "#009e73" },
   { label: "prepare", stages: ["stage", "preimage"], color: "#e69f00" },
   { label: "gate and apply", stages: ["gate_wait", "apply"], color: "#d55e00" },
   { label: "first answer", stages: ["first_served"], color: "#cc79a7" },

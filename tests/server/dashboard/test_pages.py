@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from loader.lag import STAGES
 from server.dashboard import pages
 from server.dashboard.stream import MAX_WATCHERS
 from tests.server.conftest import Serve
@@ -61,6 +62,13 @@ def test_no_file_of_ours_names_another_host(name: str) -> None:
     text = STATIC.joinpath(name).read_text()
 
     assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_every_stage_after_training_is_in_the_chart() -> None:
+    groups = re.findall(r"stages: \[(.*?)\]", STATIC.joinpath("charts.js").read_text())
+    drawn = [stage for group in groups for stage in re.findall(r'"(\w+)"', group)]
+
+    assert sorted(drawn) == sorted(stage for stage in STAGES if stage != "event_to_trained")
 
 
 def test_what_is_bundled_has_its_licence_beside_it() -> None:
