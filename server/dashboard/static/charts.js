@@ -125,7 +125,7 @@ export class SizeChart extends UpdateChart {
         bytes: { range: (_plot, _low, high) => [0, (high || 1) * 1.05] },
       },
       series: [
-        { label: "rows", scale: "rows", stroke: "#0072b2", fill: "#0072b2", width: 0, paths: bars(), value: (_plot, value) => short(value) },
+        { label: "rows", scale: "rows", stroke: "#0072b2", fill: "#0072b2", width: 0, paths: bars(), points: { show: false }, value: (_plot, value) => short(value) },
         { label: "bytes", scale: "bytes", stroke: "#d55e00", width: 2, points: { size: 5, fill: "#d55e00" }, value: (_plot, value) => bytes(value) },
       ],
       axes: [
