@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hotdelta.chain import Manifest, Node
-from hotdelta.errors import HotdeltaError, PredictionError, RequestError, SanityError
+from hotdelta.chain import Manifest, Node, SignatureSpec
+from hotdelta.errors import ApplyError, HotdeltaError, PredictionError, RequestError, SanityError
 from hotdelta.logs import counted
 from hotdelta.quality_probe import Probe, ProbeLimits
 
@@ -52,6 +52,25 @@ class QualityProbe:
         self._clock = clock
         self._labels = np.array(probe.labels)
         self._before: tuple[weakref.ref[Model], Node, Answers] | None = None
+
+    def require_fit(self, signatures: Mapping[str, SignatureSpec]) -> None:
+        """Raises ApplyError for a model that could never pass, whatever it learns: it takes no update for that."""
+        probe, spec = self._probe, signatures.get(self._probe.signature)
+        outputs = [tensor.name for tensor in spec.outputs] if spec is not None else []
+        inputs = {tensor.name for tensor in spec.inputs} if spec is not None else set()
+        if spec is None:
+            problem = f"there is no signature {probe.signature!r}"
+        elif inputs != probe.columns.keys():
+            problem = f"it has the inputs {_listed(probe.columns)}, the signature {_listed(inputs)}"
+        elif probe.output is not None and probe.output not in outputs:
+            problem = f"there is no output {probe.output!r}, but {_listed(outputs)}"
+        elif probe.output is None and len(outputs) != 1:
+            problem = f'there are the outputs {_listed(outputs)}: choose one with "output"'
+        else:
+            return
+        raise ApplyError(
+            f"the probe does not fit: {problem}", hint=f"correct {probe.path}, or export what it fits"
+        )
 
     def prepare(self, model: Model, node: Node) -> None:
         """Before an update: know what this state answers, if the changes are limited. Nobody waits for it."""
@@ -159,6 +178,10 @@ def _largest_change(answers: Answers, before: Answers | None) -> float | None:
         return None
     rows = min(len(answers), len(before))
     return float(np.abs(answers[:rows] - before[:rows]).max())
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "none"
 
 
 def _column(outputs: Mapping[str, Any], name: str | None, rows: int) -> Answers:

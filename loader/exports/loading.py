@@ -100,6 +100,8 @@ class ExportLoading:
 
     def _load(self, version: ExportVersion, is_known: bool) -> LoadedExport:
         metadata = read_metadata(version.path)
+        if self._quality is not None:
+            self._quality.require_fit(metadata.signatures)
         figures: Mapping[str, Figures] = {}
         complaint = ""
         if metadata.node is not None and not is_known:

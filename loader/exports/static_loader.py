@@ -187,6 +187,8 @@ class StaticLoader:
         """Raises ApplyError, DamagedError."""
         metadata = read_metadata(version.path)
         require_limits_fit(self._sanity, metadata)
+        if self._quality is not None:
+            self._quality.require_fit(metadata.signatures)
         complaint = find_bad_values(measure_values(version.path, metadata), metadata, self._sanity)
         if complaint:
             raise SanityError(

@@ -228,6 +228,26 @@ def test_an_export_that_nothing_updates_is_probed(root: Path, trainer: Trainer, 
         loader.stop()
 
 
+@pytest.mark.parametrize(
+    "said, problem",
+    [
+        ({"output": "clicks"}, "there is no output 'clicks', but 'click', 'step'"),
+        ({"output": None}, "there are the outputs 'click', 'step': choose one"),
+        ({"signature_name": "other"}, "there is no signature 'other'"),
+    ],
+)
+def test_an_export_that_a_probe_does_not_fit_is_refused_and_no_update_pays_for_it(
+    root: Path, trainer: Trainer, tmp_path: Path, said: dict[str, Any], problem: str
+) -> None:
+    probe = written(tmp_path / "probe", max_log_loss=0.6, **said)
+    train(trainer, GOOD, is_full=True)
+    with serving(root, probe=probe) as loader:
+        status = wait_for_status(loader, lambda status: "does not fit" in status.reason, "the reason is told")
+        assert problem in status.reason
+        assert not status.is_ready
+        assert status.quarantined == ()
+
+
 def test_answers_may_not_change_by_more_than_is_allowed(root: Path, trainer: Trainer, tmp_path: Path) -> None:
     probe = written(tmp_path / "probe", max_change=0.1)
     with serving(root, probe=probe) as loader:
