@@ -24,7 +24,7 @@ from server.protocols.open_inference.datatypes import (
     to_bytes,
 )
 from server.protocols.open_inference.request import refuse_unsupported
-from server.rpc.messages import Message, kind
+from server.rpc.messages import PACKED, Message, kind, packed
 from server.served_model import Array, ServedVersion
 
 # In which list the values of a datatype are, and as what. FP16 and BF16 have none.
@@ -89,6 +89,8 @@ def write_answer(
         written = response.outputs.add(name=name, datatype=datatype, shape=array.shape)
         if is_raw:
             response.raw_output_contents.append(to_bytes(array))
+        elif _LISTS[datatype][1] in PACKED:
+            written.contents.MergeFromString(packed(written.contents, _LISTS[datatype][0], array))
         else:
             getattr(written.contents, _LISTS[datatype][0]).extend(array.reshape(-1).tolist())
     return response

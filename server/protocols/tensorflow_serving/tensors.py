@@ -15,7 +15,7 @@ from hotdelta.chain import TensorSpec
 from hotdelta.errors import BodyTooLargeError, PredictionError, RequestError
 from server.predict.input_arrays import require_told_shape
 from server.protocols.tensorflow_serving.documents import type_name
-from server.rpc.messages import Message, kind, pool
+from server.rpc.messages import PACKED, Message, kind, packed, pool
 from server.served_model import Array
 
 # In which list of the message the values of a dtype are, and as what.
@@ -36,9 +36,6 @@ _LISTS: dict[str, tuple[str, str]] = {
 _BITS = ("float16", "bfloat16")
 _COMPLEX = ("complex64", "complex128")
 
-# How a list of these numbers begins in a message; the rest of it is their bytes.
-_TAGS = {"float32": b"\x2a", "float64": b"\x32"}
-
 
 def to_array(tensor: TensorSpec, message: Message, *, max_bytes: int) -> Array:
     """An array of exactly the dtype of `tensor`, with a shape that fits.
@@ -55,8 +52,10 @@ def to_array(tensor: TensorSpec, message: Message, *, max_bytes: int) -> Array:
             max_bytes=max_bytes,
             hint="send fewer rows, or raise --max-body-bytes",
         )
-    if message.tensor_content:
-        return _from_content(tensor, message.tensor_content, dtype, count).reshape(shape)
+    # Once: each look makes a copy of it.
+    content = message.tensor_content
+    if content:
+        return _from_content(tensor, content, dtype, count).reshape(shape)
     return _filled(tensor, _values(tensor, message, dtype), count).reshape(shape)
 
 
@@ -67,9 +66,8 @@ def to_message(name: str, array: Array) -> Message:
         raise PredictionError(f"output {name!r} is {dtype}, which cannot be written as a tensor")
     shape = {"dim": [{"size": size} for size in array.shape]}
     message = kind("tensorflow.TensorProto")(dtype=type_name(dtype), tensor_shape=shape)
-    if dtype in _TAGS:
-        content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-        message.MergeFromString(b"".join((_TAGS[dtype], _varint(len(content)), content)))
+    if dtype in PACKED:
+        message.MergeFromString(packed(message, _LISTS[dtype][0], array))
         return message
     values = array.reshape(-1)
     if dtype in _BITS:
@@ -166,15 +164,6 @@ def _filled(tensor: TensorSpec, values: Array, count: int) -> Array:
 
 def _texts(values: Array) -> list[bytes]:
     return [text if isinstance(text, bytes) else str(text).encode() for text in values]
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
 
 
 def _refuse(tensor: TensorSpec, problem: str) -> NoReturn:
