@@ -171,42 +171,30 @@ class Fleet:
         """Decide, make what is new, change over; what goes has time for what it was asked."""
         _require_same_server(self._configuration, wanted)
         running = {entry.settings.model_name: entry for entry in self.models.entries()}
-        kept: list[Entry] = []
-        new: list[ModelSettings] = []
-        broken: dict[str | None, ModelSettings] = {}
-        for settings in wanted.models:
-            entry = running.get(settings.model_name)
-            if entry is None:
-                new.append(settings)
-            elif isinstance(entry.model, UnusableModel):
-                broken[settings.model_name] = settings
-            elif entry.settings == settings:
-                kept.append(entry)
-            else:
-                raise _changed(entry.settings, settings)
-        made = await asyncio.to_thread(self._make_all, new)
+        plan = _plan(running, wanted)
+        made = await asyncio.to_thread(self._make_all, plan.new)
         # One that could not be made before takes nothing from the others when it still cannot.
-        made += [await asyncio.to_thread(self._first, settings) for settings in broken.values()]
+        made += [await asyncio.to_thread(self._first, settings) for settings in plan.broken]
         # From here on nothing fails, and nothing waits: no request sees half of it.
-        by_name = {entry.settings.model_name: entry for entry in (*kept, *made)}
+        by_name = {entry.settings.model_name: entry for entry in (*plan.kept, *made)}
         for entry in made:
             entry.start()
-        self.models.put(
-            [by_name[settings.model_name] for settings in wanted.models],
-            labels=labels,
-            default_model=wanted.default_model,
-        )
+        entries = [by_name[settings.model_name] for settings in wanted.models]
+        self.models.put(entries, labels=labels, default_model=wanted.default_model)
         self._configuration = wanted
         for name, entry in running.items():
             if by_name.get(name) is not entry:
                 self._leaving[entry] = asyncio.create_task(self._retire(entry))
-        change = Change(
-            tuple(str(entry.name) for entry in made if not isinstance(entry.model, UnusableModel)),
-            tuple(str(name) for name in running if name not in by_name),
+        added = tuple(str(entry.name) for entry in made if not isinstance(entry.model, UnusableModel))
+        removed = tuple(str(name) for name in running if name not in by_name)
+        event(
+            logger,
+            logging.INFO,
+            "models have changed",
+            added=", ".join(added) or "none",
+            removed=", ".join(removed) or "none",
         )
-        added, removed = (", ".join(names) or "none" for names in (change.added, change.removed))
-        event(logger, logging.INFO, "models have changed", added=added, removed=removed)
-        return change
+        return Change(added, removed)
 
     def _labels_in(self, wanted: Configuration) -> dict[str, str]:
         """Labels stay where orders have put them, unless the settings say something new: that is an order, too."""
@@ -290,6 +278,33 @@ def _require_below(directory: Path, settings: ModelSettings, given: Iterable[str
 
 def _names(configuration: Configuration) -> set[str | None]:
     return {model.model_name for model in configuration.models}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What stays as it is, what is to be made, and what could not be made before."""
+
+    kept: tuple[Entry, ...]
+    new: tuple[ModelSettings, ...]
+    broken: tuple[ModelSettings, ...]
+
+
+def _plan(running: Mapping[str | None, Entry], wanted: Configuration) -> _Plan:
+    """Raises ConfigurationError when a model that runs would have other settings."""
+    kept: list[Entry] = []
+    new: list[ModelSettings] = []
+    broken: list[ModelSettings] = []
+    for settings in wanted.models:
+        entry = running.get(settings.model_name)
+        if entry is None:
+            new.append(settings)
+        elif isinstance(entry.model, UnusableModel):
+            broken.append(settings)
+        elif entry.settings == settings:
+            kept.append(entry)
+        else:
+            raise _changed(entry.settings, settings)
+    return _Plan(tuple(kept), tuple(new), tuple(broken))
 
 
 def _require_same_server(now: Configuration, wanted: Configuration) -> None:

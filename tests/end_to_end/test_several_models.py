@@ -207,8 +207,15 @@ def asking(place: Place, name: str, *, clients: int = 4) -> Iterator[Callable[[]
 
     with ThreadPoolExecutor(clients) as pool:
         tasks = [pool.submit(ask_on) for _ in range(clients)]
+
+        def tell() -> list[Asked]:
+            for task in tasks:
+                if task.done() and not is_over.is_set():
+                    task.result()
+            return list(answered)
+
         try:
-            yield lambda: list(answered)
+            yield tell
         finally:
             is_over.set()
         for task in tasks:
