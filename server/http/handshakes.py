@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 import ssl
@@ -19,7 +18,6 @@ logger = logging.getLogger(__name__)
 MAX_HANDSHAKES = 128
 _ACCEPT_AGAIN_SECONDS = 1.0
 _BACKLOG = 2048
-_NO_MORE_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Handshakes:
@@ -72,8 +70,7 @@ class Handshakes:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _NO_MORE_FILES:
-                    raise
+                # What has files open closes them some time. Asked again at once, the loop would do nothing else.
                 event(logger, logging.ERROR, "no connection can be accepted", reason=error.strerror)
                 self._loop.remove_reader(self._listener)
                 self._loop.call_later(_ACCEPT_AGAIN_SECONDS, self._go_on)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import shutil
 import signal
 import socket
@@ -110,6 +111,22 @@ def test_those_who_never_begin_their_handshake_keep_nobody_out(made: Certificate
         with contextlib.suppress(ConnectionError):
             assert silent[0].recv(1) == b""
         with trusting(made).wrap_socket(silent[-1], server_hostname="localhost") as connection:
+            connection.sendall(PREDICT)
+            assert read_answer(connection)[0] == 200
+
+
+def test_a_server_that_may_open_no_more_files_goes_on_when_it_may(
+    made: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(FakeModel(), **flags(made)) as address, socket.socket() as plain:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            plain.connect(address)
+            wait_until(lambda: "no connection can be accepted" in caplog.text, "it is said")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        with trusting(made).wrap_socket(plain, server_hostname="localhost") as connection:
             connection.sendall(PREDICT)
             assert read_answer(connection)[0] == 200
 
