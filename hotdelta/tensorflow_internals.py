@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.config import flags
 from tensorflow.core.protobuf.config_pb2 import CallableOptions
@@ -21,6 +22,8 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectG
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.distribute.values import DistributedVariable
 from tensorflow.python.eager import context, executor
+from tensorflow.python.feature_column import feature_column as old_columns
+from tensorflow.python.feature_column.feature_column_v2 import _to_sparse_input_and_drop_ignore_values
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
@@ -29,6 +32,8 @@ from tensorflow.python.ops.variables import PartitionedVariable
 from tensorflow.python.saved_model.fingerprinting_utils import write_fingerprint
 from tensorflow.python.saved_model.loader_impl import SavedModelLoader
 from tensorflow.python.saved_model.save import save_and_return_nodes
+from tensorflow.python.training import slot_creator
+from tensorflow.python.training.saving import saveable_object
 
 __all__ = (
     "DistributedVariable",
@@ -158,8 +163,8 @@ def forget_colocation(node: Any) -> None:
 
 
 def add_module(name: str, module: ModuleType) -> None:
-    """What a fork of TensorFlow has among its modules is found there, `tensorflow.python.ops.<name>`."""
-    sys.modules.setdefault(f"tensorflow.python.ops.{name}", module)
+    """What a fork of TensorFlow has among its modules is found there, `tensorflow.python.<name>`."""
+    sys.modules.setdefault(f"tensorflow.python.{name}", module)
 
 
 def is_in_tensorflow_2() -> bool:
@@ -287,9 +292,14 @@ def is_saver_built(saver: Any) -> bool:
     return bool(saver._is_built)
 
 
-def variables_given_to(saver: Any) -> Any:
-    """Its `var_list` as it was given: a list, a dictionary or None."""
-    return saver._var_list
+# What a Saver saves of something that is no plain variable, and how it is named and placed.
+SaveableObject = saveable_object.SaveableObject
+SaveSpec = saveable_object.SaveSpec
+
+
+def give_variables_to(saver: Any, variables: Any) -> None:
+    """In place of its `var_list`, before it is built."""
+    saver._var_list = variables
 
 
 def kept_by(saver: Any) -> tuple[Any, Any]:
@@ -374,6 +384,156 @@ class OpenOptimizer(tf.compat.v1.train.Optimizer):
 
     def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> tf.Operation:
         return self.update_rows(handle, indices, grad)
+
+
+class OpenAdam(tf.compat.v1.train.AdamOptimizer):
+    """tf.train.AdamOptimizer that lets a subclass update the rows of a variable."""
+
+    def update_rows(self, variable: Any, ids: tf.Tensor, grad: tf.Tensor) -> tf.Operation | None:
+        """Each id is there once, with the sum of its gradients. None: as tf.train does it, which writes all rows."""
+        raise NotImplementedError
+
+    def numbers(self, dtype: tf.DType) -> list[tf.Tensor]:
+        """Learning rate, beta1, beta2, epsilon and the powers of the betas."""
+        prepared = [self._lr_t, self._beta1_t, self._beta2_t, self._epsilon_t, *self._get_beta_accumulators()]
+        return [tf.cast(number, dtype) for number in prepared]
+
+    def _resource_apply_sparse(self, grad: tf.Tensor, handle: Any, indices: tf.Tensor) -> Any:
+        updated = self.update_rows(handle, indices, grad)
+        return super()._resource_apply_sparse(grad, handle, indices) if updated is None else updated
+
+
+Reserve = Callable[[Any, Callable[[], Any], str, Any], Any]
+
+
+def make_slots_by(reserve: Reserve) -> None:
+    """From now on all optimizers of tf.train ask `reserve(variable, first_row, name, shape)` for a slot.
+
+    `first_row()` is what its rows begin with, as numpy. None: tf.train makes the slot.
+    """
+    create, create_with, create_zeros = (
+        slot_creator.create_slot,
+        slot_creator.create_slot_with_initializer,
+        slot_creator.create_zeros_slot,
+    )
+
+    def of_value(primary: Any, val: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        made = reserve(primary, lambda: _first_row_of(val), name, val.shape)
+        return create(primary, val, name, *args, **kwargs) if made is None else made
+
+    def of_initializer(
+        primary: Any, initializer: Any, shape: Any, dtype: Any, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        def first_row() -> Any:
+            with context.eager_mode(), tf.device(None):
+                return initializer((1, *(int(size) for size in shape[1:])), dtype=dtype.base_dtype).numpy()[0]
+
+        made = reserve(primary, first_row, name, shape)
+        return (
+            create_with(primary, initializer, shape, dtype, name, *args, **kwargs) if made is None else made
+        )
+
+    def of_zeros(primary: Any, name: str, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def first_row() -> Any:
+            wanted = tf.as_dtype(dtype or primary.dtype).base_dtype.as_numpy_dtype
+            return np.zeros([int(size) for size in primary.shape[1:]], wanted)
+
+        made = reserve(primary, first_row, name, primary.shape)
+        return create_zeros(primary, name, dtype, *args, **kwargs) if made is None else made
+
+    slot_creator.create_slot = of_value
+    slot_creator.create_slot_with_initializer = of_initializer
+    slot_creator.create_zeros_slot = of_zeros
+
+
+def _first_row_of(constant: tf.Tensor) -> Any:
+    """Of a constant tensor that has the same value everywhere: read from its definition, which holds it once."""
+    value = constant.op.get_attr("value")
+    scalar = type(value)()
+    scalar.CopyFrom(value)
+    scalar.tensor_shape.Clear()
+    return np.broadcast_to(tf.make_ndarray(scalar), [int(size) for size in constant.shape[1:]])
+
+
+# Columns of tf.feature_column.input_layer.
+
+
+class OpenCategoricalColumn(old_columns._CategoricalColumn):
+    """A column of ids, for subclasses."""
+
+    def parse_spec(self) -> Any:
+        raise NotImplementedError
+
+    def transform(self, inputs: Any) -> tf.SparseTensor:
+        """The ids; `inputs.get` gives a feature by its key, or what a column made of it."""
+        raise NotImplementedError
+
+    def refuse_numbers(self) -> int:
+        """Somebody wants to know how many ids there are."""
+        raise NotImplementedError
+
+    @property
+    def _parse_example_spec(self) -> Any:
+        return self.parse_spec()
+
+    def _transform_feature(self, inputs: Any) -> tf.SparseTensor:
+        return self.transform(inputs)
+
+    @property
+    def _num_buckets(self) -> int:
+        return self.refuse_numbers()
+
+    def _get_sparse_tensors(
+        self,
+        inputs: Any,
+        weight_collections: Any = None,  # noqa: ARG002 - it makes no variable
+        trainable: Any = None,  # noqa: ARG002 - the same
+    ) -> Any:
+        return self.IdWeightPair(inputs.get(self), None)
+
+
+class OpenDenseColumn(old_columns._DenseColumn):
+    """A column of numbers that come from another one, for subclasses."""
+
+    def __init__(self, below: Any, shape: tf.TensorShape) -> None:
+        self.categorical_column = below
+        self._shape = shape
+
+    def scope_name(self) -> str:
+        """Of its variables."""
+        raise NotImplementedError
+
+    def dense(self, ids: Any, weights: Any, *, collections: Any, is_trainable: bool) -> tf.Tensor:
+        raise NotImplementedError
+
+    @property
+    def _var_scope_name(self) -> str:
+        return self.scope_name()
+
+    @property
+    def _parse_example_spec(self) -> Any:
+        return self.categorical_column._parse_example_spec
+
+    def _transform_feature(self, inputs: Any) -> Any:
+        return inputs.get(self.categorical_column)
+
+    @property
+    def _variable_shape(self) -> tf.TensorShape:
+        return self._shape
+
+    def _get_dense_tensor(
+        self, inputs: Any, weight_collections: Any = None, trainable: Any = None
+    ) -> tf.Tensor:
+        pair = self.categorical_column._get_sparse_tensors(inputs, weight_collections, trainable)
+        is_trainable = trainable is not False
+        return self.dense(
+            pair.id_tensor, pair.weight_tensor, collections=weight_collections, is_trainable=is_trainable
+        )
+
+
+def sparse_input(tensor: Any) -> tf.SparseTensor:
+    """A feature as columns take it: of a dense one, what is not empty."""
+    return _to_sparse_input_and_drop_ignore_values(tensor)
 
 
 class OpenSaverHook(tf.compat.v1.train.CheckpointSaverHook):

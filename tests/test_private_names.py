@@ -122,6 +122,29 @@ TENSORFLOW = {
     "tensorflow.python.eager.context": {"eager_mode": "eager_context", "executor_scope": "executor_apart"},
     "tensorflow.python.eager.context:Context": {"get_server_def": "connected_cluster"},
     "tensorflow.python.eager.executor": {"new_executor": "executor_apart"},
+    "tensorflow.python.feature_column": {"feature_column": "OpenDenseColumn"},
+    "tensorflow.python.feature_column.feature_column": {
+        "_DenseColumn": "OpenDenseColumn",
+        "_CategoricalColumn": "OpenCategoricalColumn",
+    },
+    "tensorflow.python.feature_column.feature_column:_DenseColumn": dict.fromkeys(
+        (
+            "_get_dense_tensor",
+            "_parse_example_spec",
+            "_transform_feature",
+            "_var_scope_name",
+            "_variable_shape",
+        ),
+        "OpenDenseColumn",
+    ),
+    "tensorflow.python.feature_column.feature_column:_CategoricalColumn": {
+        "_get_sparse_tensors": "OpenCategoricalColumn",
+        "_num_buckets": "OpenCategoricalColumn",
+        "IdWeightPair": "OpenCategoricalColumn",
+    },
+    "tensorflow.python.feature_column.feature_column_v2": {
+        "_to_sparse_input_and_drop_ignore_values": "sparse_input"
+    },
     "tensorflow.python.framework": {"op_def_registry": "find_operation_definition"},
     "tensorflow.python.framework.op_def_registry": {"get": "find_operation_definition"},
     "tensorflow.python.framework.func_graph": {
@@ -155,6 +178,15 @@ TENSORFLOW = {
     "tensorflow.python.saved_model.fingerprinting_utils": {"write_fingerprint": "renew_fingerprint"},
     "tensorflow.python.saved_model.loader_impl": {"SavedModelLoader": "load_into_session"},
     "tensorflow.python.saved_model.save": {"save_and_return_nodes": "save_graph_alone"},
+    "tensorflow.python.training": {"slot_creator": "make_slots_by"},
+    "tensorflow.python.training.slot_creator": dict.fromkeys(
+        ("create_slot", "create_slot_with_initializer", "create_zeros_slot"), "make_slots_by"
+    ),
+    "tensorflow.python.training.saving": {"saveable_object": "SaveableObject"},
+    "tensorflow.python.training.saving.saveable_object": {
+        "SaveableObject": "SaveableObject",
+        "SaveSpec": "SaveSpec",
+    },
     "tensorflow:Module": {"_flatten": "find_in_module"},
     "tensorflow:lookup.StaticVocabularyTable": {
         "_table": "known_words",
@@ -182,7 +214,7 @@ TENSORFLOW = {
     },
     "tensorflow:compat.v1.train.Saver": {
         "_is_built": "is_saver_built",
-        "_var_list": "variables_given_to",
+        "_var_list": "give_variables_to",
         "_max_to_keep": "kept_by",
         "_keep_checkpoint_every_n_hours": "kept_by",
     },
@@ -203,6 +235,10 @@ TENSORFLOW = {
             "_resource_apply_sparse",
         ),
         "OpenOptimizer",
+    ),
+    "tensorflow:compat.v1.train.AdamOptimizer": dict.fromkeys(
+        ("_beta1_t", "_beta2_t", "_epsilon_t", "_get_beta_accumulators", "_lr_t", "_resource_apply_sparse"),
+        "OpenAdam",
     ),
     "tensorflow:compat.v1.train.ChiefSessionCreator": {"_scaffold": "scaffold_of", "_master": "master_of"},
     "tensorflow:compat.v1.train.WorkerSessionCreator": {"_scaffold": "scaffold_of", "_master": "master_of"},

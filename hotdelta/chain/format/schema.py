@@ -6,7 +6,7 @@ Optimizer slots are not part of it: a recompiled optimizer does not concern a se
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,6 +77,14 @@ class Schema:
     def growing(self) -> frozenset[str]:
         """The keys of the tables whose shape is what is reserved: their values have as many rows as are in use."""
         return frozenset(key for table in self.key_tables for key in (table.rows, table.index))
+
+    def only(self, keys: Collection[str]) -> Schema:
+        """Of these variables alone."""
+        return replace(
+            self,
+            variables=tuple(spec for spec in self.variables if spec.key in keys),
+            key_tables=tuple(table for table in self.key_tables if table.rows in keys),
+        )
 
     def why_not_part_of(self, whole: Schema) -> str:
         """What keeps a chain of the other schema from updating the variables of this one; empty when nothing does.

@@ -107,6 +107,13 @@ class KeyIndex:
             resource=self.counts.handle, indices=[ROWS], updates=tf.reshape(more, [1])
         )
 
+    def entries(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """All keys and their numbers, in a graph."""
+        used = self.counts.read_value()[BUCKETS]
+        keys, numbers = (tf.reshape(each, [-1]) for each in self._read(tf.range(used)[:, tf.newaxis]))
+        there = where_true(numbers > 0)
+        return tf.gather(keys, there), tf.gather(numbers, there)
+
     def _extent(self) -> Extent:
         counts = tf.unstack(tf.cast(self.counts.read_value(), tf.int32), num=COUNTS_SHAPE[0])
         return Extent(counts[BUCKETS], counts[MASK])

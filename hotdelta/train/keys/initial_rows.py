@@ -6,8 +6,8 @@ on every processor and at every place in a batch, which functions like a logarit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,11 @@ import tensorflow as tf
 _STEP = 0x9E3779B97F4A7C15
 _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
-InitialRows = Callable[[tf.Tensor], tf.Tensor]
+
+class InitialRows(Protocol):
+    def rows(self, keys: tf.Tensor, width: int) -> tf.Tensor:
+        """What the rows of these keys (a vector) begin with, in a graph or eagerly."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

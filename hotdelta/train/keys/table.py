@@ -20,10 +20,18 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.logs import counted
 from hotdelta.tensorflow_internals import ResourceVariable
 from hotdelta.train.keys.free_rows import FreeRows
-from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, RowIndex, buckets_for, first_counts
-from hotdelta.train.keys.initial_rows import KeyedRows
+from hotdelta.train.keys.index import (
+    BUCKETS,
+    FEWEST_BUCKETS,
+    ROWS,
+    RowIndex,
+    buckets_for,
+    fingerprints,
+    first_counts,
+)
+from hotdelta.train.keys.initial_rows import InitialRows
 from hotdelta.train.keys.policies import NO_EVICTION, Admission, Eviction
-from hotdelta.train.keys.upkeep import FIRST_USAGE, USAGE_COLUMNS, TableUpkeep
+from hotdelta.train.keys.upkeep import COUNT, FIRST_USAGE, STEP, USAGE_COLUMNS, TableUpkeep
 from hotdelta.train.keys.waiting import Waiting, WaitingLayout, waiting_in
 from hotdelta.train.rows.outside_writes import tell_of_all, tell_of_rows
 from hotdelta.train.tables.growth import (
@@ -33,6 +41,7 @@ from hotdelta.train.tables.growth import (
     reserve_variable,
     write_first_rows,
 )
+from hotdelta.train.tables.key_upkeep import UNKNOWN
 from hotdelta.train.tables.row_values import read_slice
 
 Array = npt.NDArray[Any]
@@ -46,15 +55,24 @@ _BULK_LOAD = 0.45
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What a table is made with. `default`: what unknown keys read; None: what their first row would be."""
+    """What a table is made with. `default`: what unknown keys read; None: what their first row would be.
+
+    `is_counting`: how often each key is trained is counted, whether a policy asks or not.
+    """
 
     width: int
     max_rows: int
-    initial: KeyedRows
+    initial: InitialRows
     default: tuple[float, ...] | None
     dtype: tf.DType = tf.float32
     eviction: Eviction = NO_EVICTION
     admission: Admission | None = None
+    is_counting: bool = False
+
+    @property
+    def counts_uses(self) -> bool:
+        """Whether it is counted how often each key is trained."""
+        return self.is_counting or self.eviction.needs_counts
 
     @property
     def capacity(self) -> int:
@@ -125,6 +143,7 @@ class KeyedTable:
         name: str = "",
     ) -> None:
         self.settings = settings
+        self.name = name
         self.rows = rows
         self.counts = counts
         self._usage = usage
@@ -154,34 +173,57 @@ class KeyedTable:
     def look_up(self, keys: tf.Tensor, *, is_training: bool) -> tf.Tensor:
         """A row of values for each key of a vector, in a graph or eagerly. In training new keys get rows."""
         if is_training:
-            numbers = self._find_or_insert(keys)
+            unique, positions, counts = self._unique(keys)
+            numbers = tf.gather(self.find_or_insert(unique, counts), positions)
         else:
-            numbers = self.index.find(keys)
-            self._count_unknown(numbers)
+            numbers = self.find(keys)
         values = tf.gather(self.rows, numbers)
         if self.settings.default is not None:
             return values
         is_unknown = tf.equal(numbers, 0)
         return tf.cond(
             tf.reduce_any(is_unknown),
-            lambda: tf.where(is_unknown[:, tf.newaxis], self._first_rows(keys), values),
+            lambda: tf.where(is_unknown[:, tf.newaxis], self.first_rows(keys), values),
             lambda: values,
         )
 
-    def _find_or_insert(self, keys: tf.Tensor) -> tf.Tensor:
-        usage = self._usage if self.settings.eviction.needs_counts else None
-        if usage is None and self._waiting is None:
-            unique, positions = tf.unique(keys)
-            return tf.gather(self.index.find_or_insert(unique, self._write_first_rows), positions)
-        unique, positions, counts = tf.unique_with_counts(keys, out_idx=tf.int64)
-        if self._waiting is None:
-            rows = self.index.find_or_insert(unique, self._write_first_rows)
+    def _unique(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+        """Where nobody asks how often a key is there, it is not counted."""
+        if self._waiting is None and not self.settings.counts_uses:
+            return *tf.unique(keys), None
+        return tuple(tf.unique_with_counts(keys, out_idx=tf.int64))
+
+    def find_or_insert(self, keys: tf.Tensor, counts: tf.Tensor | None) -> tf.Tensor:
+        """The row of each key of a vector of different ones, which were seen so often; 0 for those that get none."""
+        if self._waiting is None or counts is None:
+            rows = self.index.find_or_insert(keys, self._write_first_rows)
         else:
             admit = self._waiting.admit
-            rows, counts = self.index.find_or_admit(unique, counts, self._write_first_rows, admit)
-        if usage is not None:
-            self._count(usage, rows, counts)
-        return tf.gather(rows, positions)
+            rows, counts = self.index.find_or_admit(keys, counts, self._write_first_rows, admit)
+        if self._usage is not None and counts is not None and self.settings.counts_uses:
+            self._count(self._usage, rows, counts)
+        return rows
+
+    def frequencies(self, keys: tf.Tensor) -> tf.Tensor:
+        """How often each key of a vector was trained; of one without a row, how often it was seen, if that is known."""
+        halves = fingerprints(keys)
+        rows = self.index.find(keys)
+        waiting = tf.zeros_like(rows) if self._waiting is None else self._waiting.seen(keys, halves)
+        return tf.where(rows > 0, self._usage_of(rows, COUNT), waiting)
+
+    def last_steps(self, keys: tf.Tensor) -> tf.Tensor:
+        """When each key of a vector was last trained, as of the newest commit; -1 for what is not known."""
+        rows = self.index.find(keys)
+        return tf.where(rows > 0, self._usage_of(rows, STEP), tf.constant(UNKNOWN, tf.int64))
+
+    def _usage_of(self, rows: tf.Tensor, column: int) -> tf.Tensor:
+        if self._usage is None or not self.settings.counts_uses:
+            raise ConfigurationError(
+                f"table {self.name!r} does not count how often, and when, its keys are trained",
+                hint="give it a policy of eviction or admission",
+            )
+        at = tf.stack([rows, tf.fill(tf.shape(rows), tf.constant(column, tf.int64))], axis=1)
+        return tf.raw_ops.ResourceGatherNd(resource=self._usage.handle, indices=at, dtype=tf.int64)
 
     def _count(self, usage: tf.Variable, rows: tf.Tensor, counts: tf.Tensor) -> None:
         """How often the keys of these rows were seen; row 0, of unknown keys, counts nothing."""
@@ -191,6 +233,12 @@ class KeyedTable:
             ref=usage.handle, indices=at, updates=counts * tf.cast(rows > 0, tf.int64)
         )
         tell_of_rows(usage, [] if added is None else [added], rows)
+
+    def find(self, keys: tf.Tensor) -> tf.Tensor:
+        """The row of each key of a vector where nobody trains; unknown keys are counted."""
+        numbers = self.index.find(keys)
+        self._count_unknown(numbers)
+        return numbers
 
     def _count_unknown(self, numbers: tf.Tensor) -> None:
         count = tf.reduce_sum(tf.cast(tf.equal(numbers, 0), tf.int64))
@@ -254,13 +302,14 @@ class KeyedTable:
 
     def _write_first_rows(self, numbers: tf.Tensor, keys: tf.Tensor) -> list[Any]:
         written = tf.raw_ops.ResourceScatterUpdate(
-            resource=self.rows.handle, indices=numbers, updates=self._first_rows(keys)
+            resource=self.rows.handle, indices=numbers, updates=self.first_rows(keys)
         )
         operations = [] if written is None else [written]
         tell_of_rows(self.rows, operations, numbers)
         return operations
 
-    def _first_rows(self, keys: tf.Tensor) -> tf.Tensor:
+    def first_rows(self, keys: tf.Tensor) -> tf.Tensor:
+        """What the rows of these keys begin with."""
         return tf.cast(self.settings.initial.rows(keys, self.settings.width), self.settings.dtype)
 
 

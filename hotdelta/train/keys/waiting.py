@@ -67,6 +67,10 @@ class Waiting(Protocol):
         """
         ...
 
+    def seen(self, keys: tf.Tensor, halves: tf.Tensor) -> tf.Tensor:
+        """How often each of these keys was seen, in a graph; 0 where that is not known."""
+        ...
+
     def begin(self, now: Moment) -> None:
         """Training goes on from here."""
         ...
@@ -125,6 +129,10 @@ class WaitingKeys:
             tf.cond(tf.size(new) > 0, insert, lambda: 0)
         return comes, seen
 
+    def seen(self, keys: tf.Tensor, halves: tf.Tensor) -> tf.Tensor:
+        numbers, _ = self._index.locate(keys, halves)
+        return tf.bitwise.bitwise_and(numbers, tf.constant(_COUNT_MASK, tf.int64))
+
     def begin(self, now: Moment) -> None:
         """Counts them: a step that was broken off may have entered fewer than it counted."""
         cells_of(self._now).assign(now.step)
@@ -165,7 +173,7 @@ class WaitingKeys:
         # What is in use stays in use: no table of a chain shrinks.
         counts = cells_of(self._counts)
         counts.assign([1, *counts.value()[1:]])
-        tell_of_all(self._buckets, ())
+        tell_now(self._buckets, np.arange(self._index.growth.in_use(), dtype=np.int64))
 
     def _buckets_in_use(self) -> Iterator[Ids]:
         for first, end in row_ranges(self._index.growth.in_use(), _SLICE_ROWS):
@@ -185,8 +193,7 @@ class WaitingFilter:
     def admit(self, keys: tf.Tensor, halves: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         del halves
         places = self._places(keys)
-        held = tf.raw_ops.ResourceGatherNd(resource=self._blocks.handle, indices=places, dtype=tf.uint8)
-        known = tf.reduce_min(tf.cast(held, tf.int64), axis=1)
+        known = self._seen_at(places)
         seen = known + counts
         comes = seen >= self._policy.times
         waits = where_true(tf.logical_not(comes))
@@ -203,6 +210,14 @@ class WaitingFilter:
             resource=self._counts.handle, indices=[_SEEN], updates=tf.reshape(new, [1])
         )
         return comes, seen
+
+    def seen(self, keys: tf.Tensor, halves: tf.Tensor) -> tf.Tensor:
+        del halves
+        return self._seen_at(self._places(keys))
+
+    def _seen_at(self, places: tf.Tensor) -> tf.Tensor:
+        held = tf.raw_ops.ResourceGatherNd(resource=self._blocks.handle, indices=places, dtype=tf.uint8)
+        return tf.reduce_min(tf.cast(held, tf.int64), axis=1)
 
     def _places(self, keys: tf.Tensor) -> tf.Tensor:
         """The counters of each key: [keys, counters, 2]."""
@@ -256,6 +271,10 @@ class Draws:
         # That none of so many draws hits: (1 - p) ** count.
         missed = tf.pow(tf.constant(1.0 - self._policy.probability, tf.float64), tf.cast(counts, tf.float64))
         return drawn < 1.0 - missed, counts
+
+    def seen(self, keys: tf.Tensor, halves: tf.Tensor) -> tf.Tensor:
+        del halves
+        return tf.zeros_like(keys)
 
     def begin(self, now: Moment) -> None:
         """It knows no time."""

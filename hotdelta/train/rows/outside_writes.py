@@ -34,8 +34,8 @@ _TELL_BY = "_hotdelta_tell_by"
 class Watcher:
     """Who is told of a write: `on_rows` of its rows when the write names them, `on_write` of any other."""
 
-    on_write: Callable[[], None]
-    on_rows: Callable[[tf.Tensor], None]
+    on_write: Callable[[], Any]
+    on_rows: Callable[[tf.Tensor], Any]
 
 
 class OutsideWrites:
@@ -62,6 +62,13 @@ class OutsideWrites:
                 for name in (_WATCHERS, *ROW_WRITES, *WHOLE_WRITES):
                     vars(variable).pop(name, None)
         self._watched.clear()
+
+
+def tell_also(
+    variable: tf.Variable, on_write: Callable[[], Any], on_rows: Callable[[tf.Tensor], Any]
+) -> None:
+    """Report to these what `tell_of_rows` and `tell_of_all` are told, as long as the variable lives."""
+    vars(variable).setdefault(_WATCHERS, []).append(Watcher(on_write, on_rows))
 
 
 def tell_of_rows(variable: tf.Variable, written: Sequence[Any], rows: tf.Tensor) -> None:

@@ -100,6 +100,17 @@ class Growth:
 
         tf.cond(used > tf.reduce_min(tf.stack(filled)), fill, lambda: used)
 
+    def fill_slot(self, variable: tf.Variable) -> tf.Tensor:
+        """The same for one of them, in a graph. Returns how many rows it has now."""
+        (slot,) = (slot for slot in self._slots if slot.variable is variable)
+        used, first = self.rows_in_use(), slot.filled.read_value()
+
+        def fill() -> tf.Tensor:
+            slot.fill(first, used)
+            return used
+
+        return tf.cond(used > first, fill, lambda: used)
+
     def fill_now(self) -> None:
         """The same between two steps."""
         if self.fill_by is None:
@@ -124,6 +135,10 @@ class Growth:
     def is_beside(self, variable: tf.Variable) -> bool:
         """Whether it is one of the variables that have a row for each row."""
         return any(slot.variable is variable for slot in self._slots)
+
+    def filled_of(self, variable: tf.Variable) -> tf.Variable | None:
+        """How many rows of a slot have begun. None: it is no slot."""
+        return next((slot.filled for slot in self._slots if slot.variable is variable), None)
 
     def note_loaded(self, *, except_for: Collection[int] = ()) -> None:
         """The values are those of a checkpoint now; some, by the `id` of their variable, were not in it."""
