@@ -1,7 +1,7 @@
 """TensorFlow 1 with incremental checkpoints: `import hotdelta.compat.v1 as tf`.
 
-Everything of tf.compat.v1, in graph mode; `train`, `estimator`, `saved_model`, `layers`, `feature_column`, ConfigProto
-and the Server of `distribute` are ours, also for a script that calls them by `tf.compat.v1`.
+Everything of tf.compat.v1, in graph mode; `train`, `estimator`, `saved_model`, `layers`, `nn`, `feature_column`,
+ConfigProto and the Server of `distribute` are ours, also for a script that calls them by `tf.compat.v1`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,22 @@ from hotdelta.compat.v1 import (  # noqa: E402
     feature_column,
     keras,
     layers,
+    nn,
     saved_model,
     train,
 )
 from hotdelta.compat.v1.deeprec import work_queue as _work_queue  # noqa: E402
 from hotdelta.compat.v1.deeprec.stages import SmartStageOptions, make_prefetch_hook, staged  # noqa: E402
+from hotdelta.compat.v1.embedding.options import (  # noqa: E402
+    CBFFilter,
+    CounterFilter,
+    EmbeddingVariableOption,
+    GlobalStepEvict,
+    InitializerOption,
+    L2WeightEvict,
+    StorageOption,
+)
+from hotdelta.compat.v1.embedding.variable import EmbeddingVariable, get_embedding_variable  # noqa: E402
 from hotdelta.compat.v1.graph.session_config import ConfigProto, ExecutorPolicy  # noqa: E402
 from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_add,
@@ -37,22 +48,34 @@ from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_sub,
     scatter_update,
 )
+from hotdelta.compat.v1.sessions import incremental_saver  # noqa: E402
 from hotdelta.compat.v1.sessions.plain_session import InteractiveSession, Session  # noqa: E402
 from hotdelta.tensorflow_internals import add_module as _add_module  # noqa: E402
 
 __all__ = [
+    "CBFFilter",
     "ConfigProto",
+    "CounterFilter",
+    "EmbeddingVariable",
+    "EmbeddingVariableOption",
     "ExecutorPolicy",
+    "GlobalStepEvict",
+    "InitializerOption",
     "InteractiveSession",
+    "L2WeightEvict",
     "Session",
     "SmartStageOptions",
+    "StorageOption",
     "compat",
     "distribute",
     "estimator",
     "feature_column",
+    "get_embedding_variable",
+    "incremental_saver",
     "keras",
     "layers",
     "make_prefetch_hook",
+    "nn",
     "saved_model",
     "scatter_add",
     "scatter_div",
@@ -68,8 +91,9 @@ __all__ = [
     "train",
 ]
 
-# Scripts of DeepRec import it from there.
-_add_module("work_queue", _work_queue)
+# Scripts of DeepRec import them from there.
+_add_module("ops.work_queue", _work_queue)
+_add_module("training.incremental_saver", incremental_saver)
 
 
 def __getattr__(name: str) -> Any:

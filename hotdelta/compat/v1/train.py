@@ -10,6 +10,7 @@ from hotdelta.compat.v1.chain.session_progress import job_progress, latest_bookm
 from hotdelta.compat.v1.deeprec.adagrad_decay import AdagradDecayOptimizer
 from hotdelta.compat.v1.deeprec.adam_async import AdamAsyncOptimizer
 from hotdelta.compat.v1.deeprec.stages import mark_target_node
+from hotdelta.compat.v1.embedding.optimizers import AdamOptimizer
 from hotdelta.compat.v1.graph.cluster_tasks import Server
 from hotdelta.compat.v1.recording.step_marks import bookmark
 from hotdelta.compat.v1.restore.warm_starts import init_from_checkpoint, warm_start
@@ -28,6 +29,7 @@ __all__ = [
     "AdagradDecayOptimizer",
     "AdagradDecayOptimizerV2",
     "AdamAsyncOptimizer",
+    "AdamOptimizer",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "ChiefSessionCreator",

@@ -113,19 +113,30 @@ def test_the_script_of_the_page_runs_as_it_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (example,) = blocks_of(ROOT / "docs" / "from-deeprec.md")
+    example, variables = blocks_of(ROOT / "docs" / "from-deeprec.md")
     Path("data").mkdir()
     for number in range(2):
         Path(f"data/{number}.csv").write_text("one,1\ntwo,0\n" * 32)
     with new_graph():
         example.run({}, {})
     assert newest_state(Path("run"))["global_step"] == 4
+    with new_graph():
+        variables.run({}, {})
 
 
 def test_the_names_of_deeprec_are_these() -> None:
     names = {"ConfigProto", "ExecutorPolicy", "SmartStageOptions", "make_prefetch_hook", "staged"}
+    names |= {
+        "get_embedding_variable",
+        "EmbeddingVariableOption",
+        "CounterFilter",
+        "CBFFilter",
+        "GlobalStepEvict",
+    }
+    names |= {"L2WeightEvict", "InitializerOption", "StorageOption"}
     optimizers = {"AdagradDecayOptimizer", "AdagradDecayOptimizerV2", "AdamAsyncOptimizer"}
     columns = {"embedding_column", "group_embedding_column_scope", "shared_embedding_columns"}
+    columns |= {"categorical_column_with_embedding"}
     for module, expected in (
         (tf, names),
         (tf.compat.v1, names),

@@ -44,6 +44,7 @@ from hotdelta.train.save.engine import SaveEngine, locked
 from hotdelta.train.save.options import WriterOptions
 from hotdelta.train.save.pauses import Quiet, TrainedBatch
 from hotdelta.train.serving.files import save_schema
+from hotdelta.train.tables.key_upkeep import Moment
 from hotdelta.train.tables.row_values import Array
 from hotdelta.train.trainer_progress import progress_at
 
@@ -151,6 +152,7 @@ class SessionChain(SaveEngine):
         self._pipeline.go_on_from(tip)
         self.publish()
         self._progress.go_back(saved)
+        self._graph.reach_in(session)
         self._begin_marks(session, saved)
         self._step = self._read_step()
         if saved is None or tip is None:
@@ -163,6 +165,7 @@ class SessionChain(SaveEngine):
         else:
             self._pipeline.note_saved(tip.step, b"")
             self._remember(saved)
+            self._cuts.begin(Moment.of(tip.step, tip.watermark))
         self._progress.job_saves.begin(self._chain.run)
         self._clocks.restart()
         return self.newest if tip is None else None
@@ -191,7 +194,13 @@ class SessionChain(SaveEngine):
             self._look_at = self._clock() + LOOK_SECONDS
             self._progress.job_saves.note_step()
             steps, self._step = next_step - self._step, next_step
+            self._sweep()
             return self.count_steps(steps)
+
+    def _sweep(self) -> None:
+        """On the thread that trains, between two steps: keys whose time has come go after a commit."""
+        if self._cuts.is_sweep_due:
+            self._cuts.sweep(Moment(self._read_step()))
 
     @locked
     def save_after_run(self) -> bool:
@@ -218,6 +227,7 @@ class SessionChain(SaveEngine):
         before = self.newest
         self._pipeline.failure = None
         self._note_step()
+        self._sweep()
         try:
             save()
         finally:
@@ -334,7 +344,8 @@ class SessionChain(SaveEngine):
         self._session.run(self._graph.flag_initializers)
         places = self._places(others)
         place = places.read(self._session.run(places.fetches))
-        return Cut(place.step, (), {}, place.trainer_state, place.watermark, time.time())
+        keys = self._cuts.begin(Moment.of(place.step, place.watermark))
+        return Cut(place.step, (), {}, place.trainer_state, place.watermark, time.time(), keys=keys)
 
     def _collect_others(self) -> Mapping[str, Any] | None:
         """None when workers of the job do not answer."""
@@ -362,6 +373,7 @@ class SessionChain(SaveEngine):
 
     def commit_delta(self, cut: Cut, link: Link) -> Manifest:
         manifest = self._cuts.commit(self._chain, self._session, cut, link)
+        self._cuts.note_committed(cut)
         if cut is not self._closing_cut:
             self._committed.append(manifest)
         return manifest
@@ -373,6 +385,9 @@ class SessionChain(SaveEngine):
 
     def commit_full(self, prepared: PreparedBundle, cut: Cut, link: Link) -> Manifest:
         schema, tables = self._graph.variables.schema.digest, self._cuts.records(cut)
+        if link.parent is None:
+            # Before it is there, for a delta may follow it at once. When it fails, no delta follows anything.
+            self._cuts.note_committed(cut)
         return self._chain.commit_full(prepared, cut, link, schema=schema, tables=tables)
 
     def _remember_new_chain(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from hotdelta.compat.v1.recording.training_graph import GraphTable, TrainingGrap
 from hotdelta.train.rows.cut import Cut, RowBlock
 from hotdelta.train.save.chain_tip import Link
 from hotdelta.train.save.chain_writer import ChainWriter
+from hotdelta.train.tables.key_upkeep import KeyState, Moment
 from hotdelta.train.tables.row_values import Array, Ids, row_bytes
 
 
@@ -38,10 +40,28 @@ class SessionCuts:
         # Rows that were given back: they are due, changed or not.
         self._due = {key: np.zeros(len(value), bool) for key, value in self._remembered.items()}
 
+    def begin(self, now: Moment) -> Mapping[str, KeyState]:
+        """A chain begins with what the Session holds, or goes on from there. Returns what it says of keys."""
+        for table in self._graph.keyed:
+            table.growth.fill_now()
+            table.upkeep.begin(now)
+        return self._keys()
+
+    def _keys(self) -> Mapping[str, KeyState]:
+        return {table.name: table.upkeep.cut() for table in self._graph.keyed}
+
     def take(self, session: Any, places: PlaceReader, *, trained_at: float) -> Cut:
+        with ExitStack() as unchanged:
+            for table in self._graph.keyed:
+                unchanged.enter_context(table.upkeep.lock)
+                table.growth.fill_now()
+            return self._take(session, places, trained_at)
+
+    def _take(self, session: Any, places: PlaceReader, trained_at: float) -> Cut:
         touched = self._take_flags(session)
         taken = _Taken(touched, {}, {})
         try:
+            self._stamp(session, touched, places)
             blocks, values, place = self._read(session, taken, places)
         except BaseException:
             for due in self._due.values():
@@ -58,7 +78,24 @@ class SessionCuts:
             trainer_state=place.trainer_state,
             watermark=place.watermark,
             trained_at=trained_at,
+            keys=self._keys(),
         )
+
+    def note_committed(self, cut: Cut) -> None:
+        """By the thread that wrote it."""
+        for table in self._graph.keyed:
+            if table.name in cut.keys:
+                table.upkeep.note_committed(cut.keys[table.name])
+
+    @property
+    def is_sweep_due(self) -> bool:
+        return any(table.upkeep.is_sweep_due for table in self._graph.keyed)
+
+    def sweep(self, now: Moment) -> None:
+        """On the training thread, between two steps: remove the keys whose time has come."""
+        for table in self._graph.keyed:
+            if table.upkeep.is_sweep_due:
+                table.upkeep.sweep(now)
 
     def give_back(self, session: Any, cut: Cut) -> None:
         """The cut was not committed: what it took is due again."""
@@ -83,7 +120,20 @@ class SessionCuts:
         )
 
     def records(self, cut: Cut) -> dict[str, TableRecord]:
-        return table_records(self._graph.tables, {block.variable.key: len(block.ids) for block in cut.blocks})
+        blocks = {block.variable.key: block for block in cut.blocks}
+        rows = {key: len(block.ids) for key, block in blocks.items()}
+        # As it was when the cut was taken: by now steps may have taken more rows.
+        in_use = {key: block.rows_in_use for key, block in blocks.items() if block.rows_in_use is not None}
+        return table_records(self._graph.tables, rows, in_use=in_use, keys=cut.keys)
+
+    def _stamp(self, session: Any, touched: Mapping[str, Ids], places: PlaceReader) -> None:
+        """Policies ask when rows were trained; it is saved with them."""
+        keyed = [table for table in self._graph.keyed if table.usage is not None]
+        if not keyed:
+            return
+        place = places.read(session.run(places.fetches))
+        for table in keyed:
+            table.upkeep.stamp(touched[table.name], Moment.of(place.step, place.watermark))
 
     def _take_flags(self, session: Any) -> dict[str, Ids]:
         flagged = [table for table in self._graph.tables if table.flags is not None]
@@ -165,9 +215,12 @@ class _Taken:
 
 def _touched(table: GraphTable, taken: _Taken, fetched: Mapping[str, list[Array]]) -> Iterator[RowBlock]:
     ids = taken.touched[table.key]
+    growth = table.saved.growth
+    rows_in_use = None if growth is None else growth.in_use()
     for item in table.table.row_variables:
         rows = join(fetched[item.key], table.rows[item.key].saved)
-        yield RowBlock(item, ids, rows, shares_ids_of=table.key if shares_ids(item.key, table.key) else None)
+        shares = item is not table.table.values and (growth is not None or shares_ids(item.key, table.key))
+        yield RowBlock(item, ids, rows, table.key if shares else None, rows_in_use)
 
 
 def _differs(old: Array, new: Array) -> npt.NDArray[np.bool_]:

@@ -22,6 +22,7 @@ from hotdelta.train.rows.cut import Cut
 from hotdelta.train.save.chain_tip import Link
 from hotdelta.train.save.chain_writer import ChainWriter
 from hotdelta.train.save.delta_bundle import write_delta
+from hotdelta.train.tables.key_upkeep import KeyState, Moment
 from hotdelta.train.tables.row_values import Array
 
 IN_PROGRESS = f"{names.DELTA_STEM}in-progress"
@@ -99,6 +100,17 @@ class ShardCuts:
             discard_parts(directory, f"{stem}.", disk=disk)
             self._failed_stems.append(stem)
             raise
+
+    def begin(self, now: Moment) -> Mapping[str, KeyState]:  # noqa: ARG002 - no table with keys is on servers
+        return {}
+
+    def note_committed(self, cut: Cut) -> None:
+        """Nobody waits for it."""
+
+    is_sweep_due = False
+
+    def sweep(self, now: Moment) -> None:
+        """Nothing is ever due."""
 
     def records(self, cut: Cut) -> dict[str, TableRecord]:
         return table_records(self._graph.tables, cut.rows if isinstance(cut, ShardCut) else {})

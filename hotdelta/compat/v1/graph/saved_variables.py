@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hotdelta.chain.format import names
 from hotdelta.errors import ConfigurationError
 from hotdelta.tensorflow_internals import is_partitioned, parts_of_partitioned, reference_of, slice_info
+from hotdelta.train.tables.growth import Growth, growth_of
+
+_KEY = "_hotdelta_key"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,13 +43,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedVariable:
-    """One variable of the model. `key` is its name in checkpoints: that of tf.train.Saver."""
+    """One variable of the model. `key` is its name in checkpoints: that of tf.train.Saver.
+
+    `growth`: of one that reserves more rows than are in use, which its shape has.
+    """
 
     key: str
     shape: tuple[int, ...]
     dtype: tf.DType
     parts: tuple[Part, ...]
     is_trainable: bool
+    growth: Growth | None = None
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
@@ -60,6 +68,11 @@ class SavedVariable:
     def part_rows(self) -> tuple[int, ...]:
         """Empty when there is only one part."""
         return tuple(part.rows for part in self.parts) if len(self.parts) > 1 else ()
+
+
+def is_own_record(key: str) -> bool:
+    """Of what a table with keys knows of its keys beside their rows."""
+    return key.startswith((names.USAGE_PREFIX, names.WAITING_PREFIX))
 
 
 def is_remote(device: str) -> bool:
@@ -78,7 +91,7 @@ def find_saved_variables(variables: Iterable[Any]) -> tuple[SavedVariable, ...]:
     """In the order in which the variables were made. Raises ConfigurationError for what a chain cannot hold."""
     groups: dict[str, list[Any]] = {}
     for variable in _flatten(variables):
-        groups.setdefault(_key(variable), []).append(variable)
+        groups.setdefault(key_of(variable), []).append(variable)
     trainable = {id(variable) for variable in _flatten(tf.compat.v1.trainable_variables())}
     return tuple(_saved(key, group, trainable) for key, group in groups.items())
 
@@ -107,7 +120,15 @@ def _flatten(variables: Iterable[Any]) -> list[Any]:
     return flat
 
 
-def _key(variable: Any) -> str:
+def save_as(variable: Any, key: str) -> None:
+    """Its key in checkpoints is not its name in the graph."""
+    setattr(variable, _KEY, key)
+
+
+def key_of(variable: Any) -> str:
+    given = getattr(variable, _KEY, None)
+    if given is not None:
+        return str(given)
     info = slice_info(variable)
     return str(info.full_name) if info else str(variable.op.name)
 
@@ -130,7 +151,7 @@ def _saved(key: str, variables: list[Any], trainable: set[int]) -> SavedVariable
             hint="save all parts of a partitioned variable together; give two variables different names; use the "
             "optimizer outside of every variable_scope (inside, TensorFlow takes slots of parts for tables apart)",
         )
-    return SavedVariable(key, shape, first.dtype.base_dtype, parts, id(first) in trainable)
+    return SavedVariable(key, shape, first.dtype.base_dtype, parts, id(first) in trainable, growth_of(first))
 
 
 def _part(key: str, variable: Any, shape: tuple[int, ...]) -> Part:

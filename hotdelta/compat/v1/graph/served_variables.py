@@ -23,6 +23,8 @@ def slot_owner(item: SavedVariable, saved: Sequence[SavedVariable]) -> SavedVari
     """
     if item.is_trainable:
         return None
+    if item.growth is not None:
+        return _grown_beside(item, saved)
     trainable = [other for other in saved if other.is_trainable]
     owners = [other for other in trainable if _is_slot_of(item, other, trainable)] or [
         other
@@ -30,6 +32,17 @@ def slot_owner(item: SavedVariable, saved: Sequence[SavedVariable]) -> SavedVari
         if item.key.rpartition("/")[0].endswith(f"/{other.key}") and item.shape == other.shape
     ]
     return max(owners, key=lambda owner: len(owner.key), default=None)
+
+
+def _grown_beside(item: SavedVariable, saved: Sequence[SavedVariable]) -> SavedVariable | None:
+    """The rows of a table know what grows along with them."""
+    if item.growth is None or not item.growth.is_beside(item.parts[0].variable):
+        return None
+    with_rows = (other for other in saved if other.growth is item.growth)
+    return next(
+        (each for each in with_rows if not item.growth.is_beside(each.parts[0].variable)),
+        None,
+    )
 
 
 def _is_slot_of(item: SavedVariable, owner: SavedVariable, trainable: Sequence[SavedVariable]) -> bool:

@@ -29,21 +29,29 @@ _LOOKUPS = frozenset(
     {"ResourceGather", "ResourceGatherNd", "Gather", "GatherV2", "GatherNd", *SEGMENT_LOOKUPS}
 )
 _OWN = "_hotdelta"
+_RECORDS = "_hotdelta_records"
 _APART = "_hotdelta_apart"
 
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """The operations that touch one variable, apart from plain reads."""
+    """The operations that touch one variable, apart from plain reads. `recorded`: those that record what they write."""
 
     row_writers: tuple[Any, ...]
     other_writers: tuple[Any, ...]
     set_up: tuple[Any, ...]
     lookups: tuple[Any, ...]
+    recorded: tuple[Any, ...] = ()
+
+    @property
+    def writers(self) -> tuple[Any, ...]:
+        return (*self.row_writers, *self.other_writers, *self.set_up, *self.recorded)
 
 
 def find_uses(part: Part) -> Uses:
-    writers = [operation for operation in _consumers(part.reference) if _is_writer(operation)]
+    found = [operation for operation in _consumers(part.reference) if _is_writer(operation)]
+    recorded = [operation for operation in found if _RECORDS in operation.node_def.attr]
+    writers = [operation for operation in found if operation not in recorded]
     set_up = [operation for operation in writers if _is_set_up(operation, part)]
     others = [operation for operation in writers if operation not in set_up]
     return Uses(
@@ -51,6 +59,7 @@ def find_uses(part: Part) -> Uses:
         tuple(operation for operation in others if operation.type not in _ROW_WRITERS),
         tuple(set_up),
         tuple(_lookups(part.reference)),
+        tuple(recorded),
     )
 
 
@@ -76,8 +85,15 @@ def row_indices(writer: Any) -> tf.Tensor:
 
 @contextmanager
 def own_operations() -> Iterator[None]:
-    """What is added to the default graph inside is ours: it reads rows, and does not say how the user looks them up."""
+    """What is added to the default graph inside is ours: no look-up of the user's, and nothing that a step writes."""
     with attributes_for_new(tf.compat.v1.get_default_graph(), {_OWN: tf.compat.v1.AttrValue(b=True)}):
+        yield
+
+
+@contextmanager
+def recorded_writes() -> Iterator[None]:
+    """What is added to the default graph inside writes in steps, and records by itself what it writes."""
+    with attributes_for_new(tf.compat.v1.get_default_graph(), {_RECORDS: tf.compat.v1.AttrValue(b=True)}):
         yield
 
 
@@ -121,15 +137,15 @@ def _takes_reference(operation: Any, reference: tf.Tensor) -> bool:
 
 
 def _is_writer(operation: Any) -> bool:
-    return operation.type not in _READERS
+    return operation.type not in _READERS and not _is_own(operation)
 
 
 def _is_set_up(operation: Any, part: Part) -> bool:
-    if operation.type not in _ASSIGNS:
-        return False
     # tf.train.init_from_checkpoint puts another initializer in the place of the one that every variable is born with.
     initializers = {part.variable.initializer.name, f"{part.name}/Assign"}
-    return operation.name in initializers or _comes_from_restore(operation.inputs[1])
+    if operation.name in initializers:
+        return True
+    return operation.type in _ASSIGNS and _comes_from_restore(operation.inputs[1])
 
 
 def _comes_from_restore(tensor: tf.Tensor) -> bool:

@@ -17,7 +17,8 @@ from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import FileRecord
 from hotdelta.chain.format.position import Node
 from hotdelta.chain.write_failure import translated
-from hotdelta.compat.v1.graph.saved_variables import SavedVariable, cpu_of
+from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, cpu_of
+from hotdelta.compat.v1.graph.session_values import gather_rows
 from hotdelta.compat.v1.recording.shard_save import ShardSave, ShardTensor
 from hotdelta.errors import CommitError
 from hotdelta.train.save.delta_bundle import state_tensors
@@ -90,4 +91,10 @@ def _tensors(saved: Sequence[SavedVariable], role_of: Mapping[str, str]) -> Iter
         for part in item.parts:
             device = cpu_of(part.variable.device)
             with tf.device(device):
-                yield ShardTensor(item.key, device, role_of[item.key], part.variable.read_value())
+                yield ShardTensor(item.key, device, role_of[item.key], _value(item, part))
+
+
+def _value(item: SavedVariable, part: Part) -> tf.Tensor:
+    if item.growth is None:
+        return part.variable.read_value()
+    return gather_rows(item, part, tf.range(item.growth.rows_in_use()))

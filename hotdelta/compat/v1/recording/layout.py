@@ -5,11 +5,11 @@ Only looks at the graph, never adds to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotdelta.chain.format import names
-from hotdelta.chain.format.schema import Schema, parts_rule
+from hotdelta.chain.format.schema import KeyTable, Schema, parts_rule
 from hotdelta.compat.v1.graph.lookup_strategy import DIV, find_strategy
 from hotdelta.compat.v1.graph.saved_variables import SavedVariable
 from hotdelta.compat.v1.graph.served_variables import is_served, slot_owner
@@ -25,6 +25,7 @@ class TableLayout:
     values: SavedVariable
     slots: tuple[SavedVariable, ...]
     strategy: str
+    role: str = names.ROLE_SERVING
 
     @property
     def family(self) -> tuple[SavedVariable, ...]:
@@ -33,8 +34,8 @@ class TableLayout:
     @property
     def table(self) -> Table:
         return Table(
-            RowVariable(self.values.key, self.values.spec, names.ROLE_SERVING),
-            tuple(RowVariable(slot.key, slot.spec, names.ROLE_TRAINING) for slot in self.slots),
+            _rows_of(self.values, self.role),
+            tuple(_rows_of(slot, names.ROLE_TRAINING) for slot in self.slots),
         )
 
 
@@ -69,7 +70,7 @@ class GraphLayout:
             for table in self.tables
             if table.values.part_rows and table.strategy != DIV
         }
-        return replace(schema, vocabularies=layouts)
+        return replace(schema, vocabularies=layouts, key_tables=tuple(_key_tables(self.saved)))
 
 
 def find_layout(saved: Sequence[SavedVariable]) -> GraphLayout:
@@ -77,7 +78,7 @@ def find_layout(saved: Sequence[SavedVariable]) -> GraphLayout:
     owners = {item.key: slot_owner(item, saved) for item in saved}
     slots_of = {item.key: [slot for slot in saved if owners[slot.key] is item] for item in saved}
     tables = tuple(
-        _table(item, slots_of[item.key], uses[item.key])
+        _table(item, slots_of[item.key], uses[item.key], _role_of_table(item, saved))
         for item in saved
         if owners[item.key] is None and _is_table(item, slots_of[item.key], uses)
     )
@@ -89,19 +90,40 @@ def find_layout(saved: Sequence[SavedVariable]) -> GraphLayout:
 def _is_table(
     item: SavedVariable, slots: Sequence[SavedVariable], uses: Mapping[str, Sequence[Uses]]
 ) -> bool:
-    """Rows are looked up in it, or written to it or to one of its slots."""
+    """Rows are looked up in it, or written to it or to one of its slots; or it grows."""
+    if item.growth is not None:
+        return True
     if not item.shape or not item.dtype.is_floating:
         return False
     is_written = any(use.row_writers for member in (item, *slots) for use in uses[member.key])
     return is_written or any(use.lookups for use in uses[item.key])
 
 
-def _table(item: SavedVariable, slots: Sequence[SavedVariable], uses: Sequence[Uses]) -> TableLayout:
+def _table(
+    item: SavedVariable, slots: Sequence[SavedVariable], uses: Sequence[Uses], role: str
+) -> TableLayout:
     fitting = (
         slot for slot in slots if slot.shape[:1] == item.shape[:1] and slot.part_rows == item.part_rows
     )
     lookups = [lookup for use in uses for lookup in use.lookups]
-    return TableLayout(item, tuple(fitting), find_strategy(lookups) if item.part_rows else "")
+    return TableLayout(item, tuple(fitting), find_strategy(lookups) if item.part_rows else "", role)
+
+
+def _rows_of(item: SavedVariable, role: str) -> RowVariable:
+    return RowVariable(item.key, item.spec, role, item.growth)
+
+
+def _role_of_table(item: SavedVariable, saved: Sequence[SavedVariable]) -> str:
+    return names.ROLE_SERVING if item.growth is None else _role(item, saved)
+
+
+def _key_tables(saved: Sequence[SavedVariable]) -> Iterator[KeyTable]:
+    """In the order in which the variables of a schema are."""
+    key_of = {id(item.parts[0].variable): item.key for item in saved}
+    for item in sorted(saved, key=lambda item: item.key):
+        growth = item.growth
+        if growth is not None and growth.index is not None and slot_owner(item, saved) is None:
+            yield KeyTable(item.key, key_of[id(growth.index)], key_of[id(growth.counts)])
 
 
 def _role(item: SavedVariable, saved: Sequence[SavedVariable]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.embedding.touched import ReservedFlags
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable
 from hotdelta.compat.v1.graph.writers import Uses, row_indices
 from hotdelta.tensorflow_internals import is_in_control_flow, run_before, waiting_for
@@ -19,6 +20,8 @@ SCOPE = "hotdelta"
 class PartFlags:
     """One flag for each row of one part of a table, and the operations on them. Shared by the part's slots.
 
+    `reset`: no row is touched. `of_table`: the flags of a table with keys, which are there before any recorder.
+
     Not among the graph's local variables: each worker of a cluster initializes those, and would lose what the others
     have recorded. Not among the global ones: a Saver saves those.
     """
@@ -28,6 +31,14 @@ class PartFlags:
     ids: tf.Tensor
     clear: tf.Operation
     give_back: tf.Operation
+    reset: tf.Operation
+    of_table: ReservedFlags | None = None
+
+    def mark_all(self) -> tf.Operation:
+        with tf.device(self.variable.device):
+            if self.of_table is not None:
+                return self.of_table.mark_all()
+            return self.variable.assign(tf.ones_like(self.variable.initial_value), read_value=False)
 
 
 def refusal(uses: Sequence[Uses]) -> str | None:
@@ -63,6 +74,21 @@ def make_flags(table: SavedVariable, part: Part, number: int) -> PartFlags:
             ids,
             set_flags(variable, ids, 0),
             set_flags(variable, ids, 1),
+            variable.initializer,
+        )
+
+
+def flags_of_table(flags: ReservedFlags) -> PartFlags:
+    with tf.device(flags.variable.device), tf.control_dependencies(None):
+        ids = tf.compat.v1.placeholder(tf.int64, [None])
+        return PartFlags(
+            flags.variable,
+            flags.touched(),
+            ids,
+            flags.clear(ids),
+            flags.mark(ids),
+            flags.reset(),
+            flags,
         )
 
 
@@ -88,14 +114,9 @@ def mark_when_assigned(flags: PartFlags, assign: Any) -> tf.Operation:
     what sets them once more afterwards, for those who see it fetched: a delta may be taken in between.
     """
     with tf.device(flags.variable.device):
-        run_before(assign, mark_all(flags))
+        run_before(assign, flags.mark_all())
         with tf.control_dependencies([assign]):
-            return mark_all(flags)
-
-
-def mark_all(flags: PartFlags) -> tf.Operation:
-    with tf.device(flags.variable.device):
-        return flags.variable.assign(tf.ones_like(flags.variable.initial_value), read_value=False)
+            return flags.mark_all()
 
 
 def _followers(writer: Any) -> list[Any]:

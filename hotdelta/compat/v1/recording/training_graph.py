@@ -14,6 +14,9 @@ import tensorflow as tf
 
 from hotdelta.chain.format.manifest import TableRecord, Tracking
 from hotdelta.chain.format.position import Node
+from hotdelta.compat.v1.embedding.table import EmbeddingTable
+from hotdelta.compat.v1.embedding.touched import flags_of
+from hotdelta.compat.v1.embedding.variable import EmbeddingVariable
 from hotdelta.compat.v1.graph.growth import refuse_new_variables, refuse_new_writers
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, is_remote
 from hotdelta.compat.v1.graph.session_values import RowOperations, ValueOperations
@@ -24,8 +27,8 @@ from hotdelta.compat.v1.recording.recorder import (
     SCOPE,
     PartFlags,
     add_recorder,
+    flags_of_table,
     make_flags,
-    mark_all,
     mark_when_assigned,
     refusal,
 )
@@ -36,6 +39,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.tensorflow_internals import unfinalize
 from hotdelta.train.model.variables import ModelVariables, Table
 from hotdelta.train.rows.trackers import warn_of_comparing
+from hotdelta.train.tables.key_upkeep import KeyState
 
 _REMEDY = (
     "train it with an optimizer that writes only the rows of a batch (not tf.train.AdamOptimizer), outside of tf.cond, "
@@ -87,6 +91,7 @@ class TrainingGraph:
     recorders: dict[str, tf.Operation]
     shards: ShardDelta | None
     roll: RecordingRoll | None
+    keyed: tuple[EmbeddingTable, ...] = ()
     restored: Node | None = field(default=None)
     is_watched: bool = False
     marks: StepMarks | None = None
@@ -94,7 +99,7 @@ class TrainingGraph:
     @property
     def own_variables(self) -> list[tf.Variable]:
         """What has to be initialized before training, beside the user's variables."""
-        return [*(flags.variable for flags in self._flags), *self.markers]
+        return [*(flags.variable for flags in self._flags if flags.of_table is None), *self.markers]
 
     @property
     def recorded_keys(self) -> list[str]:
@@ -103,12 +108,22 @@ class TrainingGraph:
 
     @property
     def flag_initializers(self) -> list[tf.Operation]:
-        return [flags.variable.initializer for flags in self._flags]
+        """No row is touched."""
+        return [flags.reset for flags in self._flags]
 
     @property
     def _flags(self) -> list[PartFlags]:
         recorded = [flags for table in self.tables for flags in table.flags or ()]
         return [*recorded, *(self.shards.flags if self.shards else ())]
+
+    @property
+    def resets_of_keyed(self) -> list[tf.Operation]:
+        return [flags.reset for flags in self._flags if flags.of_table is not None]
+
+    def reach_in(self, session: Any) -> None:
+        """The tables with keys find their values in this Session from now on."""
+        for table in self.keyed:
+            table.reach_in(session)
 
     def begin_recording(self, session: Any) -> None:
         """Before everything is restored, or saved: from now on no write may be missed."""
@@ -132,19 +147,40 @@ class TrainingGraph:
         return [marker.initializer for marker in self.markers]
 
 
-def table_records(tables: Sequence[GraphTable], rows: Mapping[str, int]) -> dict[str, TableRecord]:
-    """What a manifest says about the tables, of which so many rows changed."""
+def table_records(
+    tables: Sequence[GraphTable],
+    rows: Mapping[str, int],
+    *,
+    in_use: Mapping[str, int] | None = None,
+    keys: Mapping[str, KeyState] | None = None,
+) -> dict[str, TableRecord]:
+    """What a manifest says about the tables, of which so many rows changed. `in_use`: of those that grow, if known."""
+    used = dict(in_use or {})
+    for table in tables:
+        if table.saved.growth is not None and table.key not in used:
+            used[table.key] = table.saved.growth.in_use()
     return {
-        table.key: TableRecord(
-            table.table.values.shape,
-            table.table.values.dtype,
-            table.tracking,
-            rows.get(table.key, 0),
-            part_rows=table.saved.part_rows,
-            strategy=table.strategy if table.saved.part_rows else "",
-        )
+        table.key: _record(table, rows.get(table.key, 0), used.get(table.key), (keys or {}).get(table.key))
         for table in tables
     }
+
+
+def _record(
+    table: GraphTable, rows_changed: int, rows_in_use: int | None, keys: KeyState | None
+) -> TableRecord:
+    values = table.table.values
+    return TableRecord(
+        values.shape,
+        values.dtype,
+        table.tracking,
+        rows_changed,
+        rows_deleted=0 if keys is None else len(keys.deleted),
+        rows_in_use=rows_in_use,
+        keys_live=None if keys is None else keys.live,
+        keys_new=None if keys is None else keys.new,
+        part_rows=table.saved.part_rows,
+        strategy=table.strategy if table.saved.part_rows else "",
+    )
 
 
 # Of a graph: a dictionary would keep every graph, because what it holds refers to the graph.
@@ -176,6 +212,7 @@ def prepare_graph(saved: Sequence[SavedVariable], *, is_seen: bool = False) -> T
     """
     graph = tf.compat.v1.get_default_graph()
     layout = find_layout(saved)
+    keyed = _keyed_tables(saved)
     known = training_graph_of(graph)
     if known is not None:
         refuse_new_variables(saved, known.variables)
@@ -184,6 +221,8 @@ def prepare_graph(saved: Sequence[SavedVariable], *, is_seen: bool = False) -> T
     variables = layout.variables
     recorders: dict[str, tf.Operation] = {}
     with tf.compat.v1.name_scope(None), tf.compat.v1.name_scope(SCOPE):
+        for keyed_table in keyed:
+            keyed_table.make_ready()
         compared: list[tuple[Table, str]] = []
         tables = tuple(_table(table, layout, recorders, compared, is_seen=is_seen) for table in layout.tables)
         warn_of_comparing(compared, remedy="make the Saver before the first run" if is_seen else _REMEDY)
@@ -193,10 +232,11 @@ def prepare_graph(saved: Sequence[SavedVariable], *, is_seen: bool = False) -> T
             ValueOperations(layout.others),
             FullBundleOperations(saved, {item.key: item.role for item in variables.everything()}),
             _markers(saved),
-            tf.group(*(mark_all(flags) for table in tables for flags in table.flags or ())),
+            tf.group(*(flags.mark_all() for table in tables for flags in table.flags or ())),
             recorders,
             _shards(tables),
             RecordingRoll() if any(is_remote(part.variable.device) for part in _parts(saved)) else None,
+            keyed,
         )
     setattr(graph, _ATTRIBUTE, prepared)
     return prepared
@@ -233,7 +273,7 @@ def mark_steps(graph: TrainingGraph, saved: Sequence[SavedVariable]) -> None:
         graph.marks = graph.marks or StepMarks()
         if noted is not None:
             graph.marks.keep_batch(noted, _step_counters(saved))
-        writers = [op for use in uses for op in (*use.row_writers, *use.other_writers, *use.set_up)]
+        writers = [op for use in uses for op in use.writers]
         graph.marks.add(op for op in writers if not is_apart_from_steps(op))
 
 
@@ -256,10 +296,15 @@ def _table(
     if is_seen:
         reason = "a Session ran before the Saver was made"
     flags = None
-    if reason is None:
-        flags = tuple(
-            make_flags(layout.values, part, number) for number, part in enumerate(layout.values.parts)
+    if reason is not None and layout.values.growth is not None:
+        raise ConfigurationError(
+            f"{layout.values.key} has no fixed vocabulary and cannot be compared: {reason}",
+            hint="make the Saver before the first run"
+            if is_seen
+            else "train it with an optimizer that writes only the rows of a batch, outside of tf.cond",
         )
+    if reason is None:
+        flags = tuple(_flags(layout.values, part, number) for number, part in enumerate(layout.values.parts))
         for number, part_flags in enumerate(flags):
             uses = [graph.uses[member.key][number] for member in layout.family]
             for name, writer in {writer.name: writer for use in uses for writer in use.row_writers}.items():
@@ -268,8 +313,34 @@ def _table(
         compared.append((layout.table, reason))
     rows = {member.key: RowOperations(member) for member in layout.family}
     uses_of_parts = zip(*(graph.uses[member.key] for member in layout.family), strict=True)
-    set_up = tuple(tuple(assign for use in uses for assign in use.set_up) for uses in uses_of_parts)
+    # A table with keys that begins anew tells of all its rows itself.
+    is_watched = layout.values.growth is None
+    set_up = tuple(
+        tuple(assign for use in uses for assign in use.set_up if is_watched) for uses in uses_of_parts
+    )
     return GraphTable(layout.table, rows, flags, layout.strategy, set_up)
+
+
+def _flags(values: SavedVariable, part: Part, number: int) -> PartFlags:
+    own = flags_of(part.variable)
+    return make_flags(values, part, number) if own is None else flags_of_table(own)
+
+
+def _keyed_tables(saved: Sequence[SavedVariable]) -> tuple[EmbeddingTable, ...]:
+    """Raises ConfigurationError for those on parameter servers."""
+    found = [
+        part.variable.table
+        for item in saved
+        for part in item.parts
+        if isinstance(part.variable, EmbeddingVariable)
+    ]
+    for table in found:
+        if is_remote(table.rows.device):
+            raise ConfigurationError(
+                f"embedding variable {table.name} is on a parameter server, from where no deltas of it are written",
+                hint="train it in one process, or without an interval for deltas",
+            )
+    return tuple(found)
 
 
 def _shards(tables: Sequence[GraphTable]) -> ShardDelta | None:

@@ -6,11 +6,12 @@ Nothing is changed before everything is checked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hotdelta.chain.disk import Disk
@@ -23,10 +24,18 @@ from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.chain.store import checkpoint_file
 from hotdelta.compat.v1.graph.lookup_strategy import moved_rows
+from hotdelta.compat.v1.graph.saved_variables import is_own_record, key_of
 from hotdelta.compat.v1.recording.training_graph import GraphTable, TrainingGraph
 from hotdelta.errors import CommitError, ModelMismatchError
 from hotdelta.logs import event
-from hotdelta.train.resume.fitting import check_fits, find_misfits, read_table, read_value
+from hotdelta.train.resume.fitting import (
+    begins_anew,
+    check_fits,
+    find_misfits,
+    read_slices,
+    read_table,
+    read_value,
+)
 from hotdelta.train.tables.row_values import Array, Ids
 
 logger = logging.getLogger(__name__)
@@ -60,13 +69,22 @@ v1 = tf.compat.v1
 def find_meant(save_path: str) -> ChainState | None:
     """What restoring `save_path` means: the newest full means everything that was committed after it, too.
 
-    An older full means just that full. None: it is no checkpoint of a chain. Raises ChainError when all is damaged, or
-    when it has no manifest that the signing key signed and there is such a key.
+    An older full means just that full; a delta means what it led to. None: it is no checkpoint of a chain. Raises
+    ChainError when all is damaged, or when it has no manifest that the signing key signed and there is such a key.
     """
     run_dir, prefix = _split(save_path)
+    if run_dir.name == names.DELTA_DIRECTORY:
+        return _find_at_delta(run_dir.parent, prefix)
     listing = _scan(save_path)
     newest = {_newest_full(listing), _newest_full(trusted_listing(run_dir, listing))}
     return find_state(run_dir, listing=listing) if prefix in newest else find_meant_full(save_path)
+
+
+def _find_at_delta(run_dir: Path, prefix: str) -> ChainState | None:
+    listing = Scanner(run_dir).scan()
+    deltas = (m for m in listing.manifests if m.kind is Kind.DELTA and m.prefix == prefix)
+    asked = next(deltas, None)
+    return None if asked is None else find_state(run_dir, listing=listing, position=asked.position)
 
 
 def find_meant_full(save_path: str) -> ChainState | None:
@@ -180,18 +198,22 @@ def restore_state(
             hint="build the model as it was saved, or use another directory; nothing was changed",
         )
     moved = {table.key: moved_in(table, saved.newest) for table in graph.tables}
+    graph.reach_in(session)
     graph.begin_recording(session)
     # Before the rows: a worker that trains meanwhile sets its flags after it has written.
     session.run(graph.flag_initializers)
     restore_full(saved.path(saved.full))
+    begun = _begin_own_records(session, graph, reader)
     for table in graph.tables:
         rows = moved[table.key]
         if rows is None:
-            _apply_deltas(session, table, reader)
+            _apply_deltas(session, table, reader, begun)
         else:
             _write_moved(session, table, reader, rows)
     for other in graph.variables.others:
-        graph.values.write(session, other.key, read_value(reader, other))
+        if other.key not in begun:
+            graph.values.write(session, other.key, read_value(reader, other))
+    _note_loaded(session, graph, begun)
     session.run(graph.marker_initializers)
     graph.restored = saved.node
     for problem in saved.problems:
@@ -203,6 +225,8 @@ def restore_state(
 
 def moved_in(table: GraphTable, manifest: Manifest) -> Ids | None:
     """For each row of the table the row of the checkpoint that has its id; None when rows are where they were."""
+    if table.saved.growth is not None:
+        return None
     saved = manifest.tables.get(table.key) or _whole(table)
     return moved_rows(
         table.key,
@@ -258,14 +282,34 @@ def _whole(table: GraphTable) -> TableRecord:
     return TableRecord(values.shape, values.dtype, Tracking.CHANGED, 0)
 
 
-def _apply_deltas(session: Any, table: GraphTable, reader: StateReader) -> None:
+def _apply_deltas(session: Any, table: GraphTable, reader: StateReader, begun: Collection[str]) -> None:
     """A variable of which this graph looks up rows may have been saved whole by a graph that does not."""
-    for key, operations in table.rows.items():
-        for ids, rows in reader.changes(key, owner=table.key, dtype=operations.saved.array_dtype):
+    for item in table.table.row_variables:
+        operations = table.rows[item.key]
+        if item.key in begun:
+            continue
+        if is_own_record(item.key):
+            for first, rows in read_slices(reader, item, owner=table.key):
+                operations.write(session, np.arange(first, first + len(rows), dtype=np.int64), rows)
+            continue
+        for ids, rows in reader.changes(item.key, owner=table.key, dtype=operations.saved.array_dtype):
             if ids is None:
                 operations.write_whole(session, rows)
             else:
                 operations.write(session, ids, rows)
+
+
+def _begin_own_records(session: Any, graph: TrainingGraph, reader: StateReader) -> frozenset[str]:
+    """What tables with keys know of their keys: no Saver restores it. Returns what the checkpoint does not have."""
+    session.run([variable.initializer for table in graph.keyed for variable in table.own_record])
+    return frozenset(item.key for item in begins_anew(reader, graph.variables))
+
+
+def _note_loaded(session: Any, graph: TrainingGraph, begun: Collection[str]) -> None:
+    for table in graph.keyed:
+        anew = {id(variable) for variable in table.own_record if key_of(variable) in begun}
+        table.growth.note_loaded(except_for=anew)
+    session.run(graph.resets_of_keyed)
 
 
 def _write_moved(session: Any, table: GraphTable, reader: StateReader, rows: Ids) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,27 @@ import tensorflow as tf
 
 from exporter.export import ExportOptions, export_source, export_source_to
 from exporter.sources import Source, find_exported
+from hotdelta import signatures as contract
 from hotdelta.chain.format import names
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.format.schema import Schema, parts_rule
 from hotdelta.compat.v1.graph.saved_variables import SavedVariable, find_saved_variables, split_strings
 from hotdelta.compat.v1.graph.served_variables import served_variables
+from hotdelta.compat.v1.graph.session_values import gather_rows
 from hotdelta.compat.v1.recording.layout import GraphLayout, find_layout
 from hotdelta.compat.v1.serving.lookup_tables import make_lookup_tables, read_initializers
 from hotdelta.compat.v1.serving.rewrite import ServingGraph, rewrite_for_serving
 from hotdelta.errors import ConfigurationError, ModelMismatchError
-from hotdelta.tensorflow_internals import UninitializedVariable, eager_context, value_in_graph
+from hotdelta.tensorflow_internals import (
+    ResourceVariable,
+    UninitializedVariable,
+    eager_context,
+    value_in_graph,
+)
 from hotdelta.train.serving.files import load_schema
 from hotdelta.train.serving.module import ServingModule
 from hotdelta.train.serving.trace import Signature, trace_signature
+from hotdelta.train.tables.growth import open_shape
 
 v1 = tf.compat.v1
 
@@ -103,7 +111,7 @@ def export_session(
         layout = _layout()
         schema = layout.variables.schema
         if keys is not None:
-            schema = replace(schema, variables=tuple(spec for spec in schema.variables if spec.key in keys))
+            schema = schema.only(keys)
         served = {item.key: item for item in served_variables(layout.saved)}
         values = {spec.key: _read(session, served[spec.key]) for spec in schema.variables}
         prepared = _prepare(session.graph, layout, signatures, schema)
@@ -138,16 +146,25 @@ def _prepare(
     def make() -> ServingModule:
         variables = {
             spec.key: UninitializedVariable(
-                shape=spec.shape, dtype=spec.dtype, trainable=False, name=spec.key.replace("/", "_")
+                shape=open_shape(spec.shape[1:]) if spec.key in schema.growing else spec.shape,
+                dtype=spec.dtype,
+                trainable=False,
+                name=spec.key.replace("/", "_"),
             )
             for spec in schema.variables
+        }
+        counters = {
+            table.rows: ResourceVariable(tf.zeros([], tf.int64), trainable=False, name="unknown_keys")
+            for table in schema.key_tables
         }
         lookup_tables = make_lookup_tables(initializers)
         root = tf.Module(name="hotdelta_serving")
         root.hotdelta_variables = list(variables.values())
         root.hotdelta_resources = list(lookup_tables.values())
+        if counters:
+            setattr(root, contract.UNKNOWN_KEYS_ATTRIBUTE, list(counters.values()))
         functions = {
-            name: _trace(signature, rewritten[name], variables, lookup_tables)
+            name: _trace(signature, rewritten[name], variables, counters, lookup_tables)
             for name, signature in signatures.items()
         }
         return ServingModule(root, tuple(variables.values()), functions)
@@ -159,6 +176,7 @@ def _trace(
     signature: GraphSignature,
     graph: ServingGraph,
     variables: Mapping[str, tf.Variable],
+    counters: Mapping[str, tf.Variable],
     lookup_tables: Mapping[str, Any],
 ) -> Signature:
     specs = [
@@ -170,6 +188,7 @@ def _trace(
         fed = {tensor.name: value for tensor, value in zip(signature.inputs.values(), inputs, strict=True)}
         capture = v1.get_default_graph().capture
         fed.update({f"{name}:0": capture(variables[key].handle) for name, key in graph.handles.items()})
+        fed.update({f"{name}:0": capture(counters[key].handle) for name, key in graph.counters.items()})
         fed.update(
             {f"{name}:0": capture(lookup_tables[name].resource_handle) for name in graph.lookup_tables}
         )
@@ -189,6 +208,9 @@ def _trace(
 
 
 def _read(session: Any, item: SavedVariable) -> np.ndarray:
+    if item.growth is not None:
+        (part,) = item.parts
+        return np.asarray(session.run(gather_rows(item, part, tf.range(item.growth.rows_in_use()))))
     parts = [value_in_graph(part.variable) if part.is_resource else part.reference for part in item.parts]
     values = session.run(parts)
     return np.asarray(values[0]) if len(values) == 1 else np.concatenate(values)

@@ -22,6 +22,7 @@ from exporter.graph.node_definitions import (
     producer_of,
     waits,
 )
+from hotdelta.compat.v1.embedding.table import GRADIENTS, SERVED_BY, SERVED_INPUTS
 from hotdelta.compat.v1.graph.saved_variables import SavedVariable
 from hotdelta.compat.v1.graph.writers import written_variable
 from hotdelta.compat.v1.serving.table_sources import PASSES_HANDLES, REFERENCES, TableSource, TableSources
@@ -37,11 +38,15 @@ _NO_ID = -1
 
 @dataclass(frozen=True, slots=True)
 class ServingGraph:
-    """A graph to import: which of its inputs are the handles of which variables, and which are look-up tables."""
+    """A graph to import: which of its inputs are the handles of which variables, and which are look-up tables.
+
+    `counters`: those of which variables count the unknown keys of which table.
+    """
 
     definition: Any
     handles: Mapping[str, str]
     lookup_tables: tuple[str, ...]
+    counters: Mapping[str, str] = field(default_factory=dict)
 
 
 def rewrite_for_serving(
@@ -60,7 +65,8 @@ def rewrite_for_serving(
     used = {node.name for node in definition.node}
     handles = {name: key for name, key in rewriting.handles.items() if name in used}
     lookup_tables = tuple(node.name for node in definition.node if node.op in ("HashTableV2", "HashTable"))
-    return ServingGraph(definition, handles, lookup_tables)
+    counters = {name: key for name, key in rewriting.counters.items() if name in used}
+    return ServingGraph(definition, handles, lookup_tables, counters)
 
 
 def refuse_updates(operations: Iterable[Any], outputs: Iterable[tf.Tensor]) -> None:
@@ -83,8 +89,15 @@ class _Rewriting:
     saved: Sequence[SavedVariable]
     tables: Collection[str]
     handles: dict[str, str] = field(default_factory=dict)
+    counters: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # By the name of the node: what counts the unknown keys of a table, which is not saved.
+        self._unknown = {
+            item.growth.unknown.op.name: item.key
+            for item in self.saved
+            if item.growth is not None and item.growth.unknown is not None
+        }
         self._sources = TableSources(self.definition.node, self.saved, self.tables)
         self._made: list[Any] = []
 
@@ -94,6 +107,9 @@ class _Rewriting:
             self.handles[name] = item.key
             self._add(name, "Placeholder", dtype=tf.resource, shape=tf.TensorShape([]))
         self._handle_of = {key: name for name, key in self.handles.items()}
+        for name, key in self._unknown.items():
+            self.counters[name] = key
+            self._add(name, "Placeholder", dtype=tf.resource, shape=tf.TensorShape([]))
         for node in self.definition.node:
             self._rewrite(node)
         rewritten = v1.GraphDef(versions=self.definition.versions, library=self.definition.library)
@@ -102,6 +118,11 @@ class _Rewriting:
 
     def _rewrite(self, node: Any) -> None:
         """Add what takes the node's place, under its name."""
+        if node.name in self._unknown:
+            return
+        if SERVED_BY in node.attr:
+            self._copy(_served(node))
+            return
         source = self._sources.of_lookup(node)
         part = self._sources.of_node(node.name)
         if part is not None:
@@ -229,9 +250,22 @@ class _Rewriting:
         return name
 
 
+def _served(node: Any) -> Any:
+    """The call of the function that finds rows where nobody trains, which takes the first of the same inputs."""
+    called = copy_of(node)
+    called.attr["f"].func.name = node.attr[SERVED_BY].s.decode()
+    inputs = [name for name in node.input if not name.startswith("^")][:SERVED_INPUTS]
+    del called.input[:], called.attr["Tin"].list.type[SERVED_INPUTS:]
+    called.input.extend([*inputs, *waits(node)])
+    del called.attr[SERVED_BY]
+    return called
+
+
 def _anywhere(node: Any) -> Any:
     """A copy that may be placed on any device."""
     copied = copy_of(node)
     copied.ClearField("device")
     forget_colocation(copied)
+    if "_gradient_op_type" in copied.attr and copied.attr["_gradient_op_type"].s.decode() in GRADIENTS:
+        del copied.attr["_gradient_op_type"]
     return copied

@@ -13,6 +13,8 @@ from hotdelta.chain.format.position import Node
 from hotdelta.chain.store.checkpoint_file import list_fulls
 from hotdelta.compat.v1.chain.open_chains import is_saved, wait_for_writes
 from hotdelta.compat.v1.chain.save_schedule import check_kept, refuse_hours
+from hotdelta.compat.v1.embedding.plain_save import as_saved
+from hotdelta.compat.v1.embedding.variable import embedding_variables
 from hotdelta.compat.v1.graph.growth import refuse_new_variables
 from hotdelta.compat.v1.graph.saved_variables import SavedVariable, find_saved_variables
 from hotdelta.compat.v1.recording.full_bundle import META_SUFFIX
@@ -33,7 +35,8 @@ from hotdelta.compat.v1.restore.restoring import (
 from hotdelta.compat.v1.sessions.hand_saves import saves_of
 from hotdelta.compat.v1.sessions.plain_session import PlainSession, register_saver
 from hotdelta.errors import ConfigurationError, ModelMismatchError
-from hotdelta.tensorflow_internals import is_saver_built, kept_by, slice_info, variables_given_to
+from hotdelta.tensorflow_internals import give_variables_to, is_saver_built, kept_by, slice_info
+from hotdelta.train.tables.growth import growth_of
 
 # What tf.train.Saver.save takes after the step, in that order, and the values of it that a chain can have.
 _STOCK_OPTIONS: Mapping[str, tuple[Any, ...]] = {
@@ -63,6 +66,7 @@ class Saver(tf.compat.v1.train.Saver):
     ) -> None:
         self.incremental_save_restore = incremental_save_restore
         self.reads_deltas = True
+        self._given = var_list
         self._meta_graph: bytes | None = None
         if incremental_save_restore and var_list is None:
             # Built by the scaffold: a Saver that is made before the optimizer would miss the optimizer's slots.
@@ -74,6 +78,13 @@ class Saver(tf.compat.v1.train.Saver):
             check_kept("max_to_keep", max_to_keep)
             register_saver(self)
 
+    def build(self) -> None:
+        """As tf.train.Saver, once all variables are there."""
+        if embedding_variables(tf.compat.v1.get_default_graph()):
+            given = _all_saved() if self._given is None else self._given
+            give_variables_to(self, as_saved(given, with_records=not self.incremental_save_restore))
+        super().build()
+
     @property
     def keep_fulls(self) -> int:
         """tf.train.Saver keeps everything when `max_to_keep` is 0 or None."""
@@ -81,16 +92,14 @@ class Saver(tf.compat.v1.train.Saver):
 
     def saved_variables(self) -> tuple[SavedVariable, ...]:
         """Raises ConfigurationError when it saves anything that a delta cannot hold."""
-        given = variables_given_to(self)
+        given = self._given
         if isinstance(given, dict):
             raise ConfigurationError(
                 "an incremental Saver has names of its own for variables, and servers know only the variables' names",
                 hint="give var_list as a list, or leave it out",
             )
         if given is None:
-            given = tf.compat.v1.global_variables() + tf.compat.v1.get_collection(
-                tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS
-            )
+            given = _all_saved()
         return find_saved_variables(given)
 
     def prepare(self, *, is_seen: bool = False) -> TrainingGraph:
@@ -211,27 +220,34 @@ class Saver(tf.compat.v1.train.Saver):
             warn_of_deltas(save_path)
         if graph is not None:
             sess.run(graph.flag_initializers)
+        if self.incremental_save_restore:
+            self._begin_records(sess)
         super().restore(sess, save_path)
         if graph is not None:
             sess.run(graph.marker_initializers)
             graph.restored = None
 
+    def _begin_records(self, sess: Any) -> None:
+        """What tables with keys know beside their rows begins anew: this Saver restores it from chains only."""
+        tables = [variable.table for variable in embedding_variables(sess.graph)]
+        sess.run([variable.initializer for table in tables for variable in table.own_record])
+
     def _refuse_other_shapes(self, sess: Any, save_path: str) -> None:
         """TensorFlow's own complaint names neither the tensor nor, always, both shapes."""
         if (
-            isinstance(variables_given_to(self), dict)
+            isinstance(self._given, dict)
             or not save_path
             or not tf.compat.v1.train.checkpoint_exists(save_path)
         ):
             return
         with sess.graph.as_default():
-            variables = variables_given_to(self) or tf.compat.v1.global_variables()
+            variables = self._given or tf.compat.v1.global_variables()
         saved = dict(tf.train.list_variables(save_path))
         problems = []
         for variable in variables:
             info = slice_info(variable)
             name = info.full_name if info else variable.op.name if isinstance(variable, tf.Variable) else ""
-            if name not in saved:
+            if name not in saved or growth_of(variable) is not None:
                 continue
             shape = tf.TensorShape(info.full_shape if info else variable.shape)
             if not shape.is_compatible_with(saved[name]):
@@ -244,6 +260,12 @@ class Saver(tf.compat.v1.train.Saver):
                 problems=tuple(problems),
                 hint="build the model as it was saved, or use another directory; nothing was changed",
             )
+
+
+def _all_saved() -> list[Any]:
+    v1 = tf.compat.v1
+    found: list[Any] = v1.global_variables() + v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)
+    return found
 
 
 def _read_options(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:

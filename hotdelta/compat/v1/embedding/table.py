@@ -1,0 +1,340 @@
+"""A table with keys in a graph of TensorFlow 1: its variables, its look-ups, and what its gradients do.
+
+A look-up reads. Only training inserts: the gradient of a look-up finds rows for the keys of the batch, and gives them
+to the new ones. So evaluation and serving never change a table, with the same graph as training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from hotdelta.chain.format import names
+from hotdelta.compat.v1.embedding.reserved import ReservedVariable, private_variables
+from hotdelta.compat.v1.embedding.session_cells import SessionCells, SessionLink
+from hotdelta.compat.v1.embedding.touched import ReservedFlags
+from hotdelta.compat.v1.graph.saved_variables import save_as
+from hotdelta.compat.v1.graph.served_variables import keep_from_serving
+from hotdelta.compat.v1.graph.writers import own_operations, recorded_writes
+from hotdelta.tensorflow_internals import attributes_for_new, run_before
+from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, where_true
+from hotdelta.train.keys.table import KeyedTable, TableSettings
+from hotdelta.train.keys.upkeep import FIRST_USAGE, TableUpkeep
+from hotdelta.train.rows.outside_writes import tell_through
+from hotdelta.train.tables.growth import Growth, growth_of
+
+v1 = tf.compat.v1
+Array = npt.NDArray[Any]
+
+# Of the call that finds rows: the function that finds them where nothing is trained, and whose they are.
+SERVED_BY = "_hotdelta_served_by"
+# How many inputs that function takes: the keys, and what `_capture` captures.
+SERVED_INPUTS = 4
+
+_GRADIENT_OF_ROWS = "HotdeltaEmbeddingRows"
+_GRADIENT_OF_CHOICE = "HotdeltaEmbeddingChoice"
+# Nobody trains what is served.
+GRADIENTS = (_GRADIENT_OF_ROWS, _GRADIENT_OF_CHOICE)
+_LOOKUPS = "_hotdelta_embedding_lookups"
+_KEYS = tf.TensorSpec([None], tf.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lookup:
+    """One look-up of a graph: different keys, and how often each of them is there."""
+
+    table: EmbeddingTable
+    keys: tf.Tensor
+    counts: tf.Tensor
+
+
+class EmbeddingTable:
+    """`rows` is what users train. Made in the default graph, in which it stays."""
+
+    def __init__(self, name: str, settings: TableSettings, rows: ReservedVariable) -> None:
+        self.name = name
+        self.settings = settings
+        self.rows = rows
+        # In no collection: begun with the rows, and in no checkpoint.
+        self.private: list[Any] = []
+        self.counts = v1.Variable(
+            settings.first_counts, trainable=False, use_resource=True, name=f"{name}_counts"
+        )
+        self.index = ReservedVariable(
+            capacity=settings.max_buckets,
+            first_row=np.zeros(settings.bucket_columns, np.int64),
+            first_count=FEWEST_BUCKETS,
+            name=f"{name}_index",
+        )
+        self.growth = Growth(settings.capacity, self.counts, ROWS)
+        self.growth.own(rows)
+        Growth(settings.max_buckets, self.counts, BUCKETS).own(self.index)
+        self.usage = self._make_usage() if settings.counts_uses else None
+        self.waiting, self.waiting_counts = self._make_waiting()
+        with private_variables() as private:
+            self.keyed = KeyedTable(
+                settings,
+                rows=rows,
+                index=self.index,
+                counts=self.counts,
+                usage=self.usage,
+                waiting=self.waiting,
+                waiting_counts=self.waiting_counts,
+                name=name,
+            )
+        self.private.extend(private)
+        rows.begin_with(private)
+        self._flags = [self._make_flags(variable) for variable in self._growing]
+        if self.usage is not None:
+            self._flags[0].watch(self.usage)
+        self._link = SessionLink()
+        self._is_ready = False
+        with v1.name_scope(None), tf.control_dependencies(None):
+            self._mutex = tf.raw_ops.MutexV2(
+                container="", shared_name=f"hotdelta/{name}", name=f"{name}_mutex"
+            )
+        # What waits until the slots of new rows have begun, for each gradient; and what begins them.
+        self._gradients: list[tuple[tf.Operation, tf.Operation]] = []
+        self.slots: list[ReservedVariable] = []
+        self._find = self._function(self.keyed.index.find)
+        self._insert = self._function(self.keyed.find_or_insert, _KEYS)
+        self._served = self._serving_function()
+
+    @property
+    def _growing(self) -> list[ReservedVariable]:
+        found = [self.rows, self.index, self.waiting]
+        return [variable for variable in found if variable is not None]
+
+    def _make_flags(self, variable: ReservedVariable) -> ReservedFlags:
+        growth = growth_of(variable)
+        if growth is None:
+            raise ValueError(f"{variable.name} does not grow")
+        with private_variables() as private:
+            flags = ReservedFlags(variable, growth, name=f"{variable.op.name}_touched")
+        variable.begin_with(private)
+        return flags
+
+    def _make_usage(self) -> ReservedVariable:
+        return self._make_slot(
+            np.array(FIRST_USAGE, np.int64), f"{self.name}_usage", names.USAGE_PREFIX + self.name
+        )
+
+    def _make_slot(self, first_row: Array, name: str, key: str | None) -> ReservedVariable:
+        slot = ReservedVariable(capacity=self.settings.capacity, first_row=first_row, name=name)
+        with private_variables() as filled:
+            self.growth.add_slot(slot, first_row)
+        slot.begin_with(filled)
+        self.private.extend(filled)
+        if key is not None:
+            save_as(slot, key)
+        return slot
+
+    def _make_waiting(self) -> tuple[ReservedVariable | None, Any]:
+        layout = self.settings.waiting
+        if layout is None:
+            return None, None
+        key = f"{names.WAITING_PREFIX}{layout.kind}/{self.name}"
+        counts = v1.Variable(
+            layout.first_counts, trainable=False, use_resource=True, name=f"{self.name}_waiting_counts"
+        )
+        save_as(counts, key + names.WAITING_COUNTS_SUFFIX)
+        keep_from_serving(counts)
+        if layout.shape is None:
+            return None, counts
+        rows, columns = layout.shape
+        table = ReservedVariable(
+            capacity=rows,
+            first_row=np.zeros(columns, layout.dtype.as_numpy_dtype),
+            first_count=layout.first_rows,
+            name=f"{self.name}_waiting",
+        )
+        save_as(table, key)
+        keep_from_serving(table)
+        return table, counts
+
+    # Functions of the graph. Of those that go through the index one runs at a time.
+
+    def _function(self, body: Callable[..., Any], *more: tf.TensorSpec) -> Any:
+        @tf.autograph.experimental.do_not_convert
+        def alone(*inputs: tf.Tensor) -> Any:
+            graph = v1.get_default_graph()
+            self._capture(graph)
+            graph.capture(self._mutex)
+            # Not before what it is called with is there: that may need the mutex, too.
+            with tf.control_dependencies(inputs):
+                lock = tf.raw_ops.MutexLock(mutex=self._mutex)
+            before = len(graph.get_operations())
+            with tf.control_dependencies([lock]):
+                found = body(*(tf.identity(each) for each in inputs))
+            # All that writes, too, and not only what is found.
+            with tf.control_dependencies(graph.get_operations()[before:]):
+                tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+                return tf.nest.map_structure(tf.identity, found)
+
+        return tf.function(alone, input_signature=[_KEYS, *more], autograph=False)
+
+    def _capture(self, graph: Any) -> None:
+        """Always in this order: so the function that serves takes what the one that it replaces takes."""
+        for variable in (self.counts, self.index, self.unknown):
+            graph.capture(variable.handle)
+
+    def _serving_function(self) -> str:
+        """The name, in the library of the graph, of what finds rows where nobody trains: it locks nothing."""
+
+        def find(keys: tf.Tensor) -> tf.Tensor:
+            self._capture(v1.get_default_graph())
+            return self.keyed.find(keys)
+
+        concrete = tf.function(find, input_signature=[_KEYS], autograph=False).get_concrete_function()
+        concrete.add_to_graph(v1.get_default_graph())
+        return str(concrete.name.decode() if isinstance(concrete.name, bytes) else concrete.name)
+
+    @property
+    def unknown(self) -> Any:
+        """How often unknown keys were looked up; counted only where the table is served."""
+        return self.growth.unknown
+
+    # In the graph of the user.
+
+    def look_up(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The row of each different key of a vector, and for each key which of them it is."""
+        graph = v1.get_default_graph()
+        with v1.name_scope(f"{self.name}_lookup"):
+            unique, positions, counts = tf.unique_with_counts(keys, out_idx=tf.int64)
+            attributes = {SERVED_BY: v1.AttrValue(s=self._served.encode())}
+            with attributes_for_new(graph, attributes), own_operations():
+                numbers = self._find(unique)
+            with graph.gradient_override_map({"ResourceGather": _GRADIENT_OF_ROWS}):
+                values = tf.raw_ops.ResourceGather(
+                    resource=self.rows.handle, indices=numbers, dtype=self.rows.dtype
+                )
+            _lookups(graph)[values.op.name] = _Lookup(self, unique, counts)
+            if self.settings.default is None:
+                with graph.gradient_override_map({"SelectV2": _GRADIENT_OF_CHOICE}):
+                    values = tf.where((numbers > 0)[:, tf.newaxis], values, self.keyed.first_rows(unique))
+            return values, positions
+
+    def update(self, lookup: _Lookup, read: tf.Operation, gradient: tf.Tensor) -> tf.IndexedSlices:
+        """The gradient of the rows that the keys have now."""
+        gradient = tf.convert_to_tensor(gradient)
+        with tf.control_dependencies([read, gradient.op]), recorded_writes():
+            rows = self._insert(lookup.keys, lookup.counts)
+        known = where_true(rows > 0)
+        with tf.control_dependencies([rows.op]):
+            ready = tf.no_op(name="slots_have_begun")
+        self._gradients.append((rows.op, ready))
+        for slot in self.slots:
+            self._begin_before(slot, rows.op, ready)
+        with tf.control_dependencies([ready]):
+            rows = tf.gather(rows, known)
+        shape = tf.constant([self.settings.capacity, self.settings.width], tf.int64)
+        return tf.IndexedSlices(tf.gather(gradient, known), rows, dense_shape=shape)
+
+    def add_slot(self, first_row: Array, name: str) -> ReservedVariable:
+        """A variable with a row for each row, for an optimizer; each of its rows begins as `first_row`."""
+        slot = self._make_slot(first_row, name, None)
+        self.slots.append(slot)
+        for inserted, ready in self._gradients:
+            self._begin_before(slot, inserted, ready)
+        return slot
+
+    def _begin_before(self, slot: ReservedVariable, inserted: tf.Operation, ready: tf.Operation) -> None:
+        with v1.name_scope(None), tf.control_dependencies([inserted]):
+            run_before(ready, self._fill(slot))
+
+    def _fill(self, slot: ReservedVariable) -> tf.Operation:
+        def fill(_: tf.Tensor) -> tf.Tensor:
+            return self.growth.fill_slot(slot)
+
+        with recorded_writes():
+            found: tf.Operation = self._function(fill)(tf.zeros([0], tf.int64)).op
+        return found
+
+    def frequencies(self, keys: tf.Tensor) -> tf.Tensor:
+        with own_operations():
+            return self._function(self.keyed.frequencies)(keys)
+
+    def last_steps(self, keys: tf.Tensor) -> tf.Tensor:
+        with own_operations():
+            return self._function(self.keyed.last_steps)(keys)
+
+    def key_count(self) -> tf.Tensor:
+        """How many keys have a row. Those that went, and whose rows nobody has got yet, do not count."""
+
+        def count(_: tf.Tensor) -> tf.Tensor:
+            return tf.size(self.keyed.index.entries()[0], out_type=tf.int64)
+
+        with own_operations():
+            return self._function(count)(tf.zeros([0], tf.int64))
+
+    def all_keys(self) -> Sequence[tf.Tensor]:
+        """Every key and the number of its row."""
+
+        def read(_: tf.Tensor) -> Sequence[tf.Tensor]:
+            return self.keyed.index.entries()
+
+        with own_operations():
+            found: Sequence[tf.Tensor] = self._function(read)(tf.zeros([0], tf.int64))
+        return found
+
+    # Between two steps.
+
+    def make_ready(self) -> None:
+        """Add what reads and writes its variables between two steps; all slots are there, and the graph is open."""
+        if self._is_ready:
+            return
+        self._is_ready = True
+        own = (self.rows, self.index, self.counts, self.usage, self.waiting, self.waiting_counts)
+        for variable in (*own, *self.slots, *self.private):
+            if variable is not None:
+                SessionCells(variable, self._link)
+        slots = self.slots if self.usage is None else [*self.slots, self.usage]
+        fill = [self._fill(slot) for slot in slots]
+        self.growth.fill_by = lambda: self._link.run(fill)
+        for variable, flags in zip(self._growing, self._flags, strict=True):
+            rows = v1.placeholder(tf.int64, [None])
+            tell_through(variable, partial(self._tell, flags.mark(rows), rows))
+
+    def _tell(self, mark: tf.Operation, fed: tf.Tensor, rows: npt.NDArray[np.int64]) -> None:
+        self._link.run(mark, {fed: rows})
+
+    def reach_in(self, session: Any) -> None:
+        """From now on this is the Session that has its values."""
+        self._link.session = session
+
+    @property
+    def upkeep(self) -> TableUpkeep:
+        return self.keyed.upkeep
+
+    @property
+    def own_record(self) -> list[Any]:
+        """What it knows of its keys beside their rows, which a checkpoint need not have."""
+        found = (self.usage, self.waiting, self.waiting_counts)
+        return [variable for variable in found if variable is not None]
+
+
+@tf.RegisterGradient(_GRADIENT_OF_ROWS)
+def _of_rows(read: tf.Operation, gradient: Any) -> tuple[tf.IndexedSlices, None]:
+    lookup = _lookups(read.graph).get(read.name)
+    if lookup is None:
+        raise ValueError(f"{read.name} is a look-up of a graph that was imported, which cannot be trained")
+    return lookup.table.update(lookup, read, gradient), None
+
+
+@tf.RegisterGradient(_GRADIENT_OF_CHOICE)
+def _of_choice(_choice: tf.Operation, gradient: Any) -> tuple[None, Any, None]:
+    """A key that has no row yet is trained as one that has: it gets its row then, with what was looked up."""
+    return None, gradient, None
+
+
+def _lookups(graph: Any) -> dict[str, _Lookup]:
+    if not hasattr(graph, _LOOKUPS):
+        setattr(graph, _LOOKUPS, {})
+    found: dict[str, _Lookup] = getattr(graph, _LOOKUPS)
+    return found
