@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from typing import Any
 
 import shtab
 
@@ -12,20 +12,16 @@ from hotdelta.cli.parser import make_parser
 _FILES = {"DIR": shtab.DIRECTORY, "DIR|URL": shtab.DIRECTORY, "FILE": shtab.FILE}
 
 
-def run(options: argparse.Namespace) -> int:
-    parser = make_parser()
-    for action in _actions(parser):
+class _ParserWithFiles(argparse.ArgumentParser):
+    """Notes which arguments are files and directories, where shtab looks for it."""
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
         if isinstance(action.metavar, str) and action.metavar in _FILES:
-            # What shtab looks for; argparse knows nothing of it.
             action.complete = _FILES[action.metavar]  # type: ignore[attr-defined]
-    print(shtab.complete(parser, options.shell))
+        return action
+
+
+def run(options: argparse.Namespace) -> int:
+    print(shtab.complete(make_parser(_ParserWithFiles), options.shell))
     return 0
-
-
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Of it, and of its commands."""
-    for action in parser._actions:  # noqa: SLF001 - argparse has no other list of what was added
-        if isinstance(action.choices, dict):
-            for command in action.choices.values():
-                yield from _actions(command)
-        yield action

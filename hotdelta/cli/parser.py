@@ -54,8 +54,9 @@ _MOST_SECONDS = 3600.0
 _Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for what add_subparsers returns
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def make_parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """`kind`: what it and the parsers of its commands are, for who wants to know of each argument."""
+    parser = kind(
         prog="hotdelta",
         description="Look at the chain that a trainer writes, and at servers that follow it; give these orders.",
         epilog=_EPILOG,
