@@ -43,7 +43,7 @@ _STAGES = (
     ("see", ("committed_to_seen",)),
     ("ready", ("verify", "stage", "preimage", "sanity")),
     ("gate", ("gate_wait",)),
-    ("apply", ("apply",)),
+    ("apply", ("apply", "probe")),
     ("served", ("committed_to_served",)),
 )
 # As many as fit a terminal of 80 columns. The last one has what is rare.
