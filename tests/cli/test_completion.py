@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def completed(shell: str, program: str, directory: Path) -> set[str]:
         timeout=LIMIT_SECONDS,
         check=True,
         cwd=directory,
+        # A shell of nobody's: what is configured in a home would be run, and fish writes to it.
+        env={"PATH": os.environ["PATH"], "HOME": str(directory), "LANG": "C.UTF-8"},
     )
     assert done.stderr == ""
     return {line.split("\t")[0] for line in done.stdout.splitlines() if line}
