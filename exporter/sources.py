@@ -20,6 +20,7 @@ from hotdelta.chain.format.schema import Schema
 from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.logs import event
+from hotdelta.tensorflow_internals import allow_reserving
 from hotdelta.train.model.id_rules import module_id_rules
 from hotdelta.train.model.module_keys import module_keys, module_resources, refuse_keras_2
 from hotdelta.train.serving.files import load_schema, load_serving_graph
@@ -121,6 +122,8 @@ def _of_directory(run_dir: Path, position: Position | None, kept: Collection[str
     state = find_exported(run_dir, position)
     directory = run_dir / names.DELTA_DIRECTORY
     schema = load_schema(directory, state.newest.schema)
+    # Here, and in the two ways in which the export is proven.
+    allow_reserving(3 * schema.reserved_bytes)
     module = load_serving_graph(directory, schema)
     source = Source(f"{run_dir} at {state.newest.position}", module, schema, state)
     return _keep_signatures(source, kept) if kept is not None else source

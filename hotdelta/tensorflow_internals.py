@@ -6,6 +6,7 @@ each of them up in the TensorFlow that is installed, and says which function nee
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -182,6 +183,23 @@ def connected_cluster() -> Any:
     """The ClusterDef that this process is connected to; None: to none."""
     connected = context.context().get_server_def()
     return connected.cluster if connected else None
+
+
+# By default no more than the physical memory, as if all that is reserved were used.
+_MOST_BYTES_VARIABLE = "TF_MKL_ALLOC_MAX_BYTES"
+_MOST_BYTES = 1 << 46
+_USUAL_BYTES = 1 << 30
+_reserving = {"bytes": 0}
+
+
+def allow_reserving(nbytes: int) -> None:
+    """This process is about to reserve so much memory more, of which it will write little.
+
+    TensorFlow reads the limit when it first allocates anything; after that it cannot be told.
+    """
+    _reserving["bytes"] += nbytes
+    if _reserving["bytes"] > _USUAL_BYTES:
+        os.environ.setdefault(_MOST_BYTES_VARIABLE, str(_MOST_BYTES))
 
 
 def executor_apart() -> AbstractContextManager[None]:

@@ -18,6 +18,7 @@ from hotdelta.chain.format.position import STATE_ID_HEX_DIGITS
 from hotdelta.errors import ApplyError, HotdeltaError, PredictionError, RequestError
 from hotdelta.export_metadata import ExportMetadata, read_metadata, require_files
 from hotdelta.signature_calls import CALLER_THREAD, PREDICT_POOL, Call, zeros_for
+from hotdelta.tensorflow_internals import allow_reserving
 from loader.files.fed_update import FedUpdate, empty_update
 from loader.model.feeds import prepare_feeds
 from loader.model.huge_pages import HugePages
@@ -87,6 +88,8 @@ class LiveModel:
         """Raises ApplyError when `path` is no export, or one that cannot be loaded."""
         metadata = read_metadata(path)
         require_files(path, metadata)
+        # Twice: what grows is moved into the room that is reserved for it.
+        allow_reserving(2 * metadata.schema.reserved_bytes)
         graph = SessionGraph(path, predict_threads=predict_threads)
         needed = set(contract.FULL_SIGNATURES)
         if metadata.is_incremental:

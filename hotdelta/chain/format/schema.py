@@ -6,6 +6,7 @@ Optimizer slots are not part of it: a recompiled optimizer does not concern a se
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,6 +78,11 @@ class Schema:
     def growing(self) -> frozenset[str]:
         """The keys of the tables whose shape is what is reserved: their values have as many rows as are in use."""
         return frozenset(key for table in self.key_tables for key in (table.rows, table.index))
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the tables that grow have room for, or more: eight bytes for each number."""
+        return sum(8 * math.prod(spec.shape) for spec in self.tables if spec.key in self.growing)
 
     def only(self, keys: Collection[str]) -> Schema:
         """Of these variables alone."""

@@ -6,6 +6,7 @@ is written is anything: whoever reads such a variable reads the rows in use.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from hotdelta.tensorflow_internals import ResourceVariable
+from hotdelta.tensorflow_internals import ResourceVariable, allow_reserving
 from hotdelta.train.tables.cells import cells_of
 from hotdelta.train.tables.key_upkeep import Ids, Upkeep
 
@@ -194,6 +195,7 @@ def growth_of(variable: Any) -> Growth | None:
 
 def reserved(capacity: int, row_shape: tuple[int, ...], dtype: Any) -> tf.Tensor:
     """Room for so many rows, whose values are not known and which takes no memory yet."""
+    allow_reserving(math.prod((capacity, *row_shape)) * tf.as_dtype(dtype).size)
     return tf.raw_ops.Empty(shape=[capacity, *row_shape], dtype=dtype, init=False)
 
 
