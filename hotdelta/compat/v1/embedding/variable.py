@@ -13,6 +13,7 @@ from hotdelta.chain.bundle.slice_key import can_be_sliced
 from hotdelta.compat.v1.embedding.options import EmbeddingVariableOption, GlobalStepEvict
 from hotdelta.compat.v1.embedding.reserved import ReservedVariable
 from hotdelta.compat.v1.embedding.table import EmbeddingTable
+from hotdelta.compat.v1.graph.saved_variables import is_remote
 from hotdelta.compat.v1.graph.session_config import say_without_effect
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.keys.initial_rows import ConstantRows, InitialRows
@@ -36,7 +37,7 @@ class EmbeddingVariable(ReservedVariable):
     """The rows of a table. Optimizers and tf.nn.embedding_lookup take it as any variable; nothing else reads it."""
 
     def __init__(
-        self, *, name: str, settings: TableSettings, trainable: bool, collections: list[str], partitions: int
+        self, *, name: str, settings: TableSettings, trainable: bool, collections: list[str]
     ) -> None:
         first = np.array(settings.default or (0.0,) * settings.width, settings.dtype.as_numpy_dtype)
         super().__init__(
@@ -46,7 +47,11 @@ class EmbeddingVariable(ReservedVariable):
             collections=collections,
             trainable=trainable,
         )
-        self.partitions = partitions
+        if is_remote(self.device):
+            raise ConfigurationError(
+                f"embedding variable {name} would be on {self.device}: its keys have to be in the process that trains",
+                hint="train in one process, or give the keys a fixed number of buckets",
+            )
         self.table = EmbeddingTable(str(self.op.name), settings, self)
 
     def look_up_unique(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -159,13 +164,14 @@ def get_embedding_variable(
     option = ev_option or EmbeddingVariableOption()
     if steps_to_live is not None:
         option = replace(option, evict_option=option.evict_option or GlobalStepEvict(steps_to_live))
+    if partitioner is not None or scope.partitioner is not None:
+        say_without_effect("a partitioner of an embedding variable")
     settings = _settings(full_name, embedding_dim, value_dtype, initializer or scope.initializer, option)
     made = EmbeddingVariable(
         name=full_name,
         settings=settings,
         trainable=trainable,
         collections=_collections(collections, trainable=trainable),
-        partitions=_partitions(partitioner or scope.partitioner, settings),
     )
     known[full_name] = made
     return made
@@ -264,12 +270,3 @@ def _collections(given: Any, *, trainable: bool) -> list[str]:
             hint="leave collections out, or add tf.GraphKeys.GLOBAL_VARIABLES",
         )
     return [*names, v1.GraphKeys.TRAINABLE_VARIABLES] if trainable else names
-
-
-def _partitions(partitioner: Any, settings: TableSettings) -> int:
-    """Into how many parts it would be cut in DeepRec; in one process all of them are one table."""
-    if partitioner is None:
-        return 1
-    say_without_effect("a partitioner of an embedding variable")
-    sizes = partitioner(shape=tf.TensorShape([settings.capacity, settings.width]), dtype=settings.dtype)
-    return int(sizes[0])
