@@ -305,8 +305,8 @@ def test_what_is_not_here_is_refused_by_name(make: Callable[[], Any], said: str)
 
 
 def test_one_on_a_parameter_server_is_refused() -> None:
-    on_servers = tf.device(tf.train.replica_device_setter(ps_tasks=1))
-    with new_graph(), on_servers, pytest.raises(ConfigurationError, match="/job:ps"):
+    setter = tf.train.replica_device_setter(ps_tasks=1)
+    with new_graph(), tf.device(setter), pytest.raises(ConfigurationError, match="/job:ps"):
         tf.get_embedding_variable("emb", 4)
 
 
