@@ -516,3 +516,42 @@ def test_saves_by_hand_are_deltas_and_each_of_them_can_be_restored(tmp_path: Pat
             with tf.Session() as session:
                 IncrementalSaver().restore(session, delta)
                 assert_same(expected, model.ask(session))
+
+
+def test_an_estimator_trains_evaluates_and_exports_them(tmp_path: Path) -> None:
+    words = np.array([[f"w{number}"] for number in np.random.default_rng(0).integers(0, 40, 320)])
+    labels = (np.char.str_len(words) == 2).astype(np.float32)
+
+    def model(features: Any, labels: Any, mode: str) -> Any:
+        option = tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(2), max_rows=1000)
+        column = tf.feature_column.categorical_column_with_embedding("word", ev_option=option)
+        layer = tf.feature_column.input_layer(features, [tf.feature_column.embedding_column(column, WIDTH)])
+        logits = tf.layers.dense(layer, 1)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return tf.estimator.EstimatorSpec(mode, predictions={"p": tf.sigmoid(logits)})
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+        step = tf.train.get_or_create_global_step()
+        train = tf.train.AdagradOptimizer(0.5).minimize(loss, global_step=step)
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+    def read() -> Any:
+        return tf.data.Dataset.from_tensor_slices(({"word": words}, labels)).batch(16)
+
+    run_dir = tmp_path / "run"
+    config = tf.estimator.RunConfig(
+        model_dir=str(run_dir), save_checkpoints_steps=20, save_incremental_checkpoint_steps=5
+    )
+    estimator = tf.estimator.Estimator(model, config=config)
+    estimator.train(read)
+    first = estimator.evaluate(read)["loss"]
+    estimator.train(read)
+    assert estimator.evaluate(read)["loss"] < first / 2
+    receiver = tf.estimator.export.build_raw_serving_input_receiver_fn(
+        {"word": tf.placeholder(tf.string, [None, 1])}
+    )
+    estimator.export_saved_model(str(tmp_path / "export"), receiver, save_incr_model=True)
+    predicted = [each["p"] for each in estimator.predict(read)]
+    with serving(tmp_path) as loader:
+        wait_for_position(loader, manifests(run_dir)[-1].position)
+        found, _ = loader.predict("serving_default", {"word": words})
+    np.testing.assert_allclose(found["p"], np.stack(predicted), rtol=1e-6)

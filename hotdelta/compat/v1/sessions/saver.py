@@ -80,7 +80,7 @@ class Saver(tf.compat.v1.train.Saver):
 
     def build(self) -> None:
         """As tf.train.Saver, once all variables are there."""
-        if embedding_variables(tf.compat.v1.get_default_graph()):
+        if not is_saver_built(self) and embedding_variables(tf.compat.v1.get_default_graph()):
             given = _all_saved() if self._given is None else self._given
             give_variables_to(self, as_saved(given, with_records=not self.incremental_save_restore))
         super().build()
