@@ -32,12 +32,13 @@ DELTAS, STEPS_BETWEEN_DELTAS = 10, 100
 class Subject:
     """One training in a graph and a Session of its own."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
+    def __init__(self, directory: Path, *, is_keyed: bool = False, **options: Any) -> None:
+        """`is_keyed`: the table is an embedding variable, which counts its keys."""
         random = np.random.default_rng(1)
         self._batches = [random.integers(0, ROWS, (BATCH, IDS)) for _ in range(64)]
         self._graph = tf.Graph()
         with self._graph.as_default():
-            self._build()
+            self._build(is_keyed=is_keyed)
             self.session = tf.train.MonitoredTrainingSession(
                 checkpoint_dir=str(directory),
                 save_checkpoint_steps=10**9,
@@ -46,8 +47,8 @@ class Subject:
                 **options,
             )
 
-    def _build(self) -> None:
-        table = tf.get_variable("table", [ROWS, COLUMNS], partitioner=tf.fixed_size_partitioner(4))
+    def _build(self, *, is_keyed: bool) -> None:
+        table = _embedding_variable() if is_keyed else _parted_table()
         self._ids = tf.placeholder(tf.int64, [BATCH, IDS])
         net = tf.layers.flatten(tf.nn.embedding_lookup(table, self._ids))
         for units in (64, 32):
@@ -63,6 +64,29 @@ class Subject:
             self.session.run(self._train, {self._ids: self._batches[step % len(self._batches)]})
             ends.append(time.perf_counter())
         return 1 / statistics.median(np.diff(ends))
+
+
+def _parted_table() -> Any:
+    return tf.get_variable("table", [ROWS, COLUMNS], partitioner=tf.fixed_size_partitioner(4))
+
+
+def _embedding_variable() -> Any:
+    option = tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(2), max_rows=ROWS)
+    return tf.get_embedding_variable("table", COLUMNS, ev_option=option)
+
+
+def measure_keys(rounds: int, directory: Path) -> float:
+    """A step of an embedding variable whose keys are known over one of a table with as many rows; both record."""
+    table = Subject(directory / "table", save_incremental_checkpoint_steps=10**9)
+    keyed = Subject(directory / "keyed", is_keyed=True, save_incremental_checkpoint_steps=10**9)
+    for subject in (table, keyed, keyed):
+        subject.run(64)
+    ratios = []
+    for turn in range(rounds):
+        print(f"\r  embedding_variable_over_table: round {turn + 1} of {rounds}", end="", flush=True)
+        ratios.append(table.run() / keyed.run())
+    print()
+    return statistics.median(ratios)
 
 
 def measure_recording(rounds: int, directory: Path) -> tuple[float, float]:
@@ -110,12 +134,14 @@ def main() -> None:
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as scratch:
         overhead, same = measure_recording(arguments.rounds, Path(scratch))
+        keys = measure_keys(arguments.rounds // 2, Path(scratch) / "keys")
         spread, sizes = measure_spread(Path(scratch) / "spread")
     print_report(
         f"TensorFlow 1 training, {ROWS:,} rows in 4 parts, batch {BATCH} x {IDS} ids, MLP 64-32-1, Adagrad",
         [
             Figure("recording_overhead", overhead, "at most 1.05"),
             Figure("recording_a_a_ratio", same),
+            Figure("embedding_variable_over_table", keys),
             Figure("delta_bytes_spread", spread, "at most 1.2"),
         ],
         [f"deltas of {min(sizes):,} to {max(sizes):,} bytes"],
