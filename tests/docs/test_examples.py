@@ -19,13 +19,13 @@ from tests.docs.pages import FRAGMENT, PAGES, PYTHON, Block, blocks_of, imports_
 
 Scope = dict[str, Any]
 
-# Graph mode is a switch of the whole process: tests/compat runs that page.
-GRAPH_MODE_PAGE = "tf1.md"
+# Graph mode is a switch of the whole process: tests/compat runs that page. test_tutorial follows the tutorial.
+ELSEWHERE = ("tf1.md", "tutorial.md")
 BLOCKS = [
     block
     for page in PAGES
     for block in blocks_of(page)
-    if block.info == PYTHON and page.name != GRAPH_MODE_PAGE
+    if block.info == PYTHON and page.name not in ELSEWHERE
 ]
 QUICK_START, *OTHERS = BLOCKS
 CHANGES = {
