@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed from its first line to its last: each command does what it says, and prints what it shows."""
+"""docs/tutorial.md, followed from its first line to its last: its commands print what it shows."""
 
 from __future__ import annotations
 
