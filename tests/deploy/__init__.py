@@ -1,1 +1,1 @@
-"""What is deployed beside hotdelta: the rules and the dashboard of Prometheus and Grafana."""
+"""What is deployed: containers, and beside them the rules and the dashboard of Prometheus and Grafana."""
