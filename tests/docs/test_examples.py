@@ -20,7 +20,7 @@ from tests.docs.pages import FRAGMENT, PAGES, PYTHON, Block, blocks_of, imports_
 Scope = dict[str, Any]
 
 # Graph mode is a switch of the whole process: tests/compat runs that page. test_tutorial follows the tutorial.
-ELSEWHERE = ("tf1.md", "tutorial.md")
+ELSEWHERE = ("tf1.md", "tutorial.md", "tutorial.zh.md")
 BLOCKS = [
     block
     for page in PAGES
