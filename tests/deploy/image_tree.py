@@ -78,8 +78,8 @@ class Tree:
                 self._show(place)
         packages = Path(sysconfig.get_path("purelib"))
         _run("mount", "-t", "tmpfs", "none", self._inside(packages / "tensorflow" / "include"))
-        for place in ("/data/run", "/data/export", "/data/state", "/proc", TEMPORARY, HOME, INSTALLED):
-            self._inside(Path(place)).mkdir(parents=True, exist_ok=True)
+        for name in ("/data/run", "/data/export", "/data/state", "/proc", TEMPORARY, HOME, INSTALLED):
+            self._inside(Path(name)).mkdir(parents=True, exist_ok=True)
         _run("mount", "-t", "proc", "proc", self.root / "proc")
         shutil.copytree(ROOT / "examples", self._inside(Path(HOME, "examples")))
 
