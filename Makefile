@@ -75,7 +75,11 @@ bench: setup ## run every benchmark in turn
 soak: setup packages ## run the tests that are too long for CI
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
+.PHONY: site
+site: ## write the pages as a site to build/site; refuses links that lead nowhere
+	@scripts/make_site
+
 .PHONY: clean
 clean: ## remove .venv and everything that the tools left behind
-	@rm -rf .venv .venv-newest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@rm -rf .venv .venv-newest .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
