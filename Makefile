@@ -79,6 +79,11 @@ soak: setup packages ## run the tests that are too long for CI
 site: ## write the pages as a site to build/site; refuses links that lead nowhere
 	@scripts/make_site
 
+.PHONY: dist
+dist: setup ## build the wheel into dist/; scripts/try_wheel uses it in an environment of its own
+	@rm -rf dist
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 .PHONY: clean
 clean: ## remove .venv and everything that the tools left behind
 	@rm -rf .venv .venv-newest .venv-docs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
