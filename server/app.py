@@ -40,6 +40,7 @@ from server.protocols.tensorflow_serving import rest as tensorflow_serving
 from server.protocols.tensorflow_serving.examples import takes_examples
 from server.protocols.tensorflow_serving.rest import TensorFlowServing, is_serving_call
 from server.status.docs_page import docs_router
+from server.status.readiness import READY_PATHS, is_readiness, tell_stranger
 from server.status.routes import OPEN_PATHS, status_router
 from server.tokens import PredictTokens
 
@@ -62,7 +63,10 @@ class _Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.tokens is not None and (refusal := _refusal(scope, self.tokens, self.needs_no_token)):
-            await refusal(scope, receive, send)
+            if is_readiness(scope):
+                await tell_stranger(super().__call__, scope, receive, send)
+            else:
+                await refusal(scope, receive, send)
         else:
             await self._app_for(scope)(scope, receive, send)
 
@@ -165,7 +169,7 @@ def create_app(
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)
     app.add_exception_handler(HTTPException, error_responses.answer_http_exception)
     app.add_exception_handler(Exception, error_responses.answer_unexpected)
-    open_paths = None if app.tokens is None else app.needs_no_token
+    open_paths = None if app.tokens is None else app.needs_no_token | READY_PATHS
     described = Description(app, functools.partial(_described, models), open_paths=open_paths)
     app.openapi = described.document  # type: ignore[method-assign]
     return app

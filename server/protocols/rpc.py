@@ -12,7 +12,6 @@ from server.models.models import Models
 from server.predict.request import min_position_of, wait_ms_of
 from server.rpc.calls import Call, Service
 from server.rpc.messages import Message, kind
-from server.tokens import PredictTokens
 
 _LOOK_SECONDS = 0.2
 
@@ -37,9 +36,7 @@ def _whole_number(name: str, text: str) -> int:
 class Health:
     """grpc.health.v1: of the whole server, its services, and each model by its name. Belongs to the event loop."""
 
-    def __init__(self, models: Models, services: tuple[str, ...], tokens: PredictTokens | None) -> None:
-        """`tokens`: what somebody has to send who asks for a model; None: nothing."""
-        self._tokens = tokens
+    def __init__(self, models: Models, services: tuple[str, ...]) -> None:
         self._models = models
         self._services = services
         self._response = kind("grpc.health.v1.HealthCheckResponse")
@@ -52,32 +49,30 @@ class Health:
             needs_no_token=frozenset({"Check", "Watch"}),
         )
 
-    async def _check(self, request: Message, call: Call) -> Message:
-        is_ready = self._is_ready(request.service, call)
+    async def _check(self, request: Message, _call: Call) -> Message:
+        is_ready = self._is_ready(request.service)
         if is_ready is None:
             raise UnknownModelError(
                 f"there is no service or model {request.service!r}", hint="'' is the whole server"
             )
         return self._response(status="SERVING" if is_ready else "NOT_SERVING")
 
-    async def _watch(self, requests: AsyncIterator[Message], call: Call) -> AsyncIterator[Message]:
+    async def _watch(self, requests: AsyncIterator[Message], _call: Call) -> AsyncIterator[Message]:
         """Each change from now on, until the client has heard enough."""
         words = {None: "SERVICE_UNKNOWN", True: "SERVING", False: "NOT_SERVING"}
         async for request in requests:
             told = ""
             while True:
-                word = words[self._is_ready(request.service, call)]
+                word = words[self._is_ready(request.service)]
                 if word != told:
                     told = word
                     yield self._response(status=word)
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    def _is_ready(self, name: str, call: Call) -> bool | None:
-        """None when nothing has this name. Raises UnauthorizedError."""
+    def _is_ready(self, name: str) -> bool | None:
+        """None when nothing has this name."""
         if name == "" or name in self._services:
             return self._models.why_not_ready() is None
-        if self._tokens is not None:
-            self._tokens.require(call.metadata("authorization"))
         try:
             return self._models.entry(name).status().is_ready
         except UnknownModelError:

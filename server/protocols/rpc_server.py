@@ -29,7 +29,7 @@ def create_rpc_server(
         *TensorFlowServingCalls(models, max_tensor_bytes=settings.max_body_bytes).services(),
         OpenInferenceCalls(models).service(),
     )
-    health = Health(models, tuple(each.name for each in asked), tokens).service()
+    health = Health(models, tuple(each.name for each in asked)).service()
     services = (*asked, health)
     reflection = reflection_services(each.name for each in services)
     # Streams wait for ever, and need no token: predictions keep the larger part.

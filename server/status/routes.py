@@ -40,11 +40,9 @@ _ROUTES = {
     "GET /metrics": "counts and times for Prometheus",
     "GET /openapi.json": "the description of all this; GET /docs shows it in a browser",
 }
-# Whether it lives and can answer, and how it is asked. What is served, and how it is answered, is not among them.
-OPEN_PATHS = (
-    frozenset({"/", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/openapi.json"})
-    | DOCS_PATHS
-)
+# Whether it lives and can answer, and how it is asked. What is served, and how it is answered, is not among them;
+# whether it can answer strangers are told by `readiness`.
+OPEN_PATHS = frozenset({"/", "/healthz", "/v2/health/live", "/openapi.json"}) | DOCS_PATHS
 
 
 def status_router(fleet: Fleet) -> APIRouter:

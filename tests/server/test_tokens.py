@@ -62,6 +62,30 @@ def test_health_and_the_description_need_no_token(serve: Serve, tokens: Path, pa
     assert serve(predict_token_file=tokens).get(path).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "path", ["/readyz", "/models/fake/ready", "/v2/health/ready", "/v2/models/fake/ready"]
+)
+def test_a_probe_without_a_token_learns_whether_it_is_ready_and_no_more(
+    serve: Serve, model: FakeModel, tokens: Path, path: str
+) -> None:
+    client = serve(predict_token_file=tokens)
+    known = {"Authorization": f"Bearer {FIRST}"}
+    ready = "ready" if path.startswith("/v2/") else "is_ready"
+
+    for sent in ({}, {"Authorization": "Bearer wrong-token-0123456789"}):
+        assert client.get(path, headers=sent).json() == {ready: True}
+        assert client.head(path, headers=sent).status_code == 200
+    if path == "/readyz":
+        assert client.get(path, headers=known).json()["position"] == "1.1"
+
+    model.position = None
+    answer = client.get(path)
+    assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+    assert "an export" not in answer.text
+    assert client.get(path, headers=known).status_code == 503
+    assert client.post(path).status_code in (401, 405)
+
+
 def test_what_is_not_there_is_not_told_without_a_token(serve: Serve, tokens: Path) -> None:
     client = serve(predict_token_file=tokens)
     assert client.get("/nowhere").status_code == 401

@@ -53,7 +53,7 @@ class OpenInferenceCalls:
             },
             refused=_REFUSED,
             protocol=PROTOCOL,
-            needs_no_token=frozenset({"ServerLive", "ServerReady"}),
+            needs_no_token=frozenset({"ServerLive", "ServerReady", "ModelReady"}),
         )
 
     async def _infer(self, request: Message, call: Call) -> Message:

@@ -198,3 +198,26 @@ def test_each_model_has_metrics_of_its_own(client: TestClient) -> None:
         assert told.get("hotdelta_live_run", model=name) == run
         assert told.get("hotdelta_ready", model=name) == 1
     assert told.get("hotdelta_requests_total", protocol="hotdelta", status="200") == 4
+
+
+@pytest.mark.parametrize("path", ["/models/{}/ready", "/v2/models/{}/ready"])
+def test_a_probe_of_one_model_needs_no_token_and_hears_of_no_other(
+    yard: Yard, tmp_path: Path, path: str
+) -> None:
+    (tmp_path / "clients").write_text("a-client-0123456789\n")
+    with serving_all(
+        yard, several(tmp_path, "a", "b", predict_token_file=tmp_path / "clients", ready_wait_seconds=0.0)
+    ) as client:
+        assert client.get(path.format("a")).status_code == 200
+        yard.models["b"].position = None
+
+        assert [client.get(path.format(name)).status_code for name in ("a", "b", "nobody")] == [200, 503, 404]
+        for name in ("b", "nobody"):
+            told = client.get(path.format(name)).json()
+            assert set(told) == {"error"}
+            assert "export" not in told["error"]
+            assert "'" not in told["error"], "no names"
+        assert client.get("/readyz").json() == {"is_ready": True}
+        known = {"Authorization": "Bearer a-client-0123456789"}
+        assert set(client.get("/readyz", headers=known).json()["models"]) == {"a", "b"}
+        assert client.get(path.format("b").removesuffix("/ready")).status_code == 401

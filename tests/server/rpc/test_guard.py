@@ -27,7 +27,7 @@ SERVICES = (
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
 )
-OPEN = {"Check", "Watch", "ServerLive", "ServerReady", "ServerReflectionInfo"}
+OPEN = {"Check", "Watch", "ServerLive", "ServerReady", "ModelReady", "ServerReflectionInfo"}
 METHODS = [f"/{name}/{method.name}" for name in SERVICES for method in service(name).methods]
 
 
@@ -62,10 +62,8 @@ def test_every_call_but_those_of_health_and_reflection_needs_a_token(tmp_path: P
         assert model.calls == []
         assert code_of(channel, INFER, question(1, 2), SENT) is grpc.StatusCode.OK
         of_the_model = b"\x0a\x04fake"
-        assert (
-            code_of(channel, "/grpc.health.v1.Health/Check", of_the_model) is grpc.StatusCode.UNAUTHENTICATED
-        )
-        assert code_of(channel, "/grpc.health.v1.Health/Check", of_the_model, SENT) is grpc.StatusCode.OK
+        assert code_of(channel, "/grpc.health.v1.Health/Check", of_the_model) is grpc.StatusCode.OK
+        assert code_of(channel, "/grpc.health.v1.Health/Check", b"\x0a\x01x") is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.fixture(scope="module")
