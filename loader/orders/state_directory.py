@@ -19,17 +19,29 @@ class StateDirectory:
 
     def __init__(self, settings: LoaderSettings) -> None:
         """Without a directory in the settings there is nothing to lock. Raises ConfigurationError."""
-        self._unlock = None
+        self._in_use = None
         if settings.state_dir is not None:
             _require_apart(settings.state_dir, settings)
-            self._unlock = weakref.finalize(self, unlock, _make_locked(settings.state_dir))
-            # The end of a process that was forked is not ours.
-            self._unlock.atexit = False
+            self._in_use = DirectoryInUse(settings.state_dir)
 
     def close(self) -> None:
         """Let the next server have it. May be called again."""
-        if self._unlock is not None:
-            self._unlock()
+        if self._in_use is not None:
+            self._in_use.close()
+
+
+class DirectoryInUse:
+    """One directory, made and locked, whatever is kept in it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises ConfigurationError."""
+        self._unlock = weakref.finalize(self, unlock, _make_locked(directory))
+        # The end of a process that was forked is not ours.
+        self._unlock.atexit = False
+
+    def close(self) -> None:
+        """Let the next server have it. May be called again."""
+        self._unlock()
 
 
 def _require_apart(directory: Path, settings: LoaderSettings) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotdelta.errors import ConfigurationError, HotdeltaError, RequestError
 from hotdelta.logs import event
@@ -21,6 +21,9 @@ from server.models.label_book import LabelBook, Moved
 from server.models.models import Models
 from server.models.takeover import require_caught_up, require_same_calls
 from server.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from loader.orders.state_directory import DirectoryInUse
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +61,10 @@ class Fleet:
         self._after_removal = after_removal
         self._changing = asyncio.Lock()
         self._leaving: dict[Entry, asyncio.Task[None]] = {}
-        self._book = LabelBook(configuration.general.get("state_dir"))
+        state_dir = configuration.general.get("state_dir")
+        # That of one model is locked by what follows its chain.
+        self._lock = None if configuration.is_one_model or state_dir is None else _locked(state_dir)
+        self._book = LabelBook(state_dir)
         self.models = Models(
             [self._first(settings) for settings in configuration.models],
             labels=self._book.places(configuration.labels, _names(configuration)),
@@ -81,6 +87,8 @@ class Fleet:
         ]
         for thread in stopping:
             await asyncio.to_thread(thread.join, max(0.0, deadline - time.monotonic()))
+        if self._lock is not None:
+            self._lock.close()
         return not any(thread.is_alive() for thread in stopping)
 
     async def reload(self) -> Change:
@@ -266,6 +274,14 @@ class Fleet:
         await is_gone.wait()
         del self._leaving[entry]
         event(logger, logging.INFO, "model is gone", model=entry.name)
+
+
+def _locked(state_dir: Path) -> DirectoryInUse:
+    """Labels are kept there: of two servers that write them, each would forget where the other's are."""
+    # Not at the top: with TensorFlow, which only who makes models needs.
+    from loader.orders.state_directory import DirectoryInUse
+
+    return DirectoryInUse(state_dir)
 
 
 def _require_below(directory: Path, settings: ModelSettings, given: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from hotdelta.chain import Position, SignatureSpec, TensorSpec
 from hotdelta.errors import ConfigurationError
 from loader.status import LoaderStatus, State
+from server.app import create_app
 from server.models.label_book import LabelBook, Moved
 from server.setting_values import LabelPlace
 from tests.server.fake_model import IDS, SIGNATURES
@@ -210,6 +211,17 @@ def test_where_a_label_was_moved_to_survives_a_restart_with_a_state_directory(
     assert number_after_restart(yard, tmp_path, label=said, **kept) == 2.0
     # Without the model that it was moved to there is only what the settings say.
     assert number_after_restart(yard, tmp_path, "old", label=PROD, **kept) == 1.0
+
+
+@pytest.mark.I9
+def test_two_servers_with_different_models_do_not_share_a_state_directory(yard: Yard, tmp_path: Path) -> None:
+    kept = {"state_dir": tmp_path / "state"}
+    with serving_all(yard, several(tmp_path, "old", label=PROD, **kept)) as client:
+        with pytest.raises(ConfigurationError, match=r"another server uses the state directory .*state"):
+            create_app(several(tmp_path, "new", **kept), yard.make)
+        assert answered(client, "/models/prod/predict") == 1.0
+    with serving_all(yard, several(tmp_path, "new", **kept)) as client:
+        assert answered(client, "/models/new/predict") == 2.0
 
 
 def test_without_a_state_directory_a_restart_forgets_it_and_the_order_says_so(
