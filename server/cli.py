@@ -63,7 +63,7 @@ examples:
 
   # two models in one process, and a name for clients that an order moves from one to the other
   server --model old=old/export,old/run --model new=new/export,new/run --label prod=old --default-model prod
-  hotdelta label http://127.0.0.1:8000 prod new
+  hotdelta label http://127.0.0.1:8000 prod new --token-file token
 
   # the same from a file, which SIGHUP reads again: models come and go without a restart
   server --config models.toml
