@@ -47,6 +47,7 @@ class Probe:
     columns: Mapping[str, list[Any]]
     labels: list[float]
     rows: int
+    line_numbers: list[int]
     signature: str = DEFAULT_SIGNATURE
     output: str | None = None
 
@@ -57,10 +58,10 @@ class Probe:
             lines = path.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"--probe {path} cannot be read: {error}") from error
+        numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
         documents = [
-            (f"line {number} of {path}", _parse(f"line {number} of {path}", line))
-            for number, line in enumerate(lines, 1)
-            if line.strip()
+            (f"line {number} of {path}", _parse(f"line {number} of {path}", lines[number - 1]))
+            for number in numbers
         ]
         if len(documents) < 2:
             raise ConfigurationError(f"--probe {path} has no limits, or no rows", hint=f"write {_EXAMPLE}")
@@ -76,7 +77,7 @@ class Probe:
         limits = _limits(where, first)
         columns = _columns(rows)
         labels = _labels(rows, limits)
-        return cls(path, limits, columns, labels, len(rows), signature, output)
+        return cls(path, limits, columns, labels, len(rows), numbers[1:], signature, output)
 
 
 def _parse(where: str, line: str) -> dict[str, Any]:
@@ -111,7 +112,11 @@ def _columns(rows: list[tuple[str, dict[str, Any]]]) -> dict[str, list[Any]]:
         unknown = row.keys() - {"instance", "label"}
         instance = row.get("instance")
         if unknown or not isinstance(instance, dict):
-            problem = f"has an unknown member {min(unknown)!r}" if unknown else "has no object 'instance'"
+            problem = (
+                f"has an unknown member {min(unknown)!r}"
+                if unknown
+                else "has no object 'instance' of inputs by name"
+            )
             raise ConfigurationError(f"{where} {problem}", hint=f"write {_EXAMPLE}")
         if number and instance.keys() != columns.keys():
             raise ConfigurationError(f"{where} has other inputs than the first row")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +71,35 @@ class QualityProbe:
         raise ApplyError(
             f"the probe does not fit: {problem}", hint=f"correct {probe.path}, or export what it fits"
         )
+
+    def require_answers(self, model: Model) -> None:
+        """Raises ApplyError for a row that the model does not take: that says nothing of its values."""
+        probe = self._probe
+        for start in range(0, probe.rows, _CHUNK_ROWS):
+            rows = range(start, min(start + _CHUNK_ROWS, probe.rows))
+            refusal = self._refusal(model, rows)
+            if refusal is None:
+                continue
+            # One by one; and each beside the first one, which may have another shape.
+            suspects = [[row] for row in rows] + [[start, row] for row in rows]
+            found = ((each[-1], self._refusal(model, each)) for each in suspects)
+            row, error = next(((row, error) for row, error in found if error), (start, refusal))
+            raise ApplyError(
+                f"the probe does not fit: line {probe.line_numbers[row]} of {probe.path}: {error}",
+                hint="correct it, or export what it fits",
+            )
+
+    def _refusal(self, model: Model, rows: Sequence[int]) -> RequestError | None:
+        probe = self._probe
+        feeds = {name: [column[row] for row in rows] for name, column in probe.columns.items()}
+        try:
+            model.predict(probe.signature, feeds)
+        except RequestError as error:
+            return error
+        except PredictionError:
+            # That is the fault of the model, which is judged later.
+            return None
+        return None
 
     def prepare(self, model: Model, node: Node) -> None:
         """Before an update: know what this state answers, if the changes are limited. Nobody waits for it."""

@@ -112,6 +112,8 @@ class ExportLoading:
         try:
             # Here, where updates of the served model do not wait for it.
             model.warm_up_for(self._settings.warm_up_rows)
+            if self._quality is not None and not complaint:
+                self._quality.require_answers(model)
             if self._quality is not None and self._is_judged(metadata, is_known):
                 complaint = complaint or self._quality.complaint_of(model)
         except BaseException:

@@ -198,6 +198,8 @@ class StaticLoader:
         try:
             model.warm_up_for(self._warm_up_rows)
             model.warm_up()
+            if self._quality is not None:
+                self._quality.require_answers(model)
             if self._quality is not None and (complaint := self._quality.complaint_of(model)):
                 raise SanityError(f"it must not be served: {complaint}", hint="export a better one")
         except BaseException:

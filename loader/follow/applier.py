@@ -66,6 +66,7 @@ class Applier:
         self._after_swap = after_swap
         self.history = UndoHistory(limits.undo_bytes)
         self._in_need: tuple[Node, Manifest] | None = None
+        self._is_ordered = False
 
     @property
     def schema(self) -> Schema:
@@ -177,7 +178,21 @@ class Applier:
     def _quality_of(self, manifest: Manifest) -> QualityProbe | None:
         """What it has to pass; an operator may have released it."""
         checks = self._staging.checks
-        return None if checks.values.is_released(manifest.node) else checks.quality
+        return None if self._is_ordered or checks.values.is_released(manifest.node) else checks.quality
+
+    @contextlib.contextmanager
+    def unprobed(self) -> Iterator[None]:
+        """On a way that an operator ordered nothing is asked the probe."""
+        self._is_ordered = True
+        try:
+            yield
+        finally:
+            self._is_ordered = False
+
+    def complaint_of_served(self) -> str:
+        """What the probe says against what is served now; nothing of changes. Nobody waits for it."""
+        quality = self._staging.checks.quality
+        return quality.complaint_of(self._live.model) if quality is not None else ""
 
     def discard_staged(self) -> None:
         """Free what a failed update staged. When that fails too, nothing else depends on it."""

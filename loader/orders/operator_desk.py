@@ -140,7 +140,7 @@ class OperatorDesk:
         found = self._chain.plan_from(served.node, metadata, self._follower.history.nodes)
         if found.problem is not None:
             raise RequestError(str(found.problem), hint=_LIST_POSITIONS)
-        self._follower.follow(found.steps, self._on_update)
+        self._follower.follow_order(found.steps, self._on_update)
         if self._live.node.position != position:
             raise ApplyError(
                 f"{position} could not be reached: {self._follower.failure}", hint=_LIST_POSITIONS

@@ -19,7 +19,7 @@ from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError, RequestError
 from hotdelta.quality_probe import MAX_ROWS, Probe
 from hotdelta.sanity_limits import SanitySettings
-from loader import Loader, StaticLoader
+from loader import Loader, LoaderStatus, StaticLoader
 from loader.checks.quality import QualityProbe, area_under_curve, log_loss
 from server.model_settings import ModelSettings
 from tests.loader.step_model import (
@@ -36,6 +36,7 @@ from tests.waiting import wait_until
 
 ROWS = 20
 GOOD, BETTER, RUINED = 2.0, 3.0, -2.0
+FIRST_FULL = Position(1, 1)
 
 
 class ClickModel(StepModel):
@@ -246,6 +247,83 @@ def test_an_export_that_a_probe_does_not_fit_is_refused_and_no_update_pays_for_i
         assert problem in status.reason
         assert not status.is_ready
         assert status.quarantined == ()
+
+
+@pytest.mark.parametrize("is_followed", [True, False], ids=["of a chain", "by itself"])
+@pytest.mark.parametrize(
+    "mistake, problem",
+    [
+        ({"ids": [1, 2]}, "input 'ids'"),
+        ({"ids": "seven"}, "input 'ids'"),
+        ({"ids": ROWS}, "id 20 is not among the 20 rows"),
+    ],
+    ids=["shape", "type", "value"],
+)
+def test_a_row_that_the_model_does_not_take_is_named_and_no_update_pays_for_it(
+    root: Path, trainer: Trainer, tmp_path: Path, mistake: dict[str, Any], problem: str, is_followed: bool
+) -> None:
+    written(tmp_path / "probe", max_log_loss=0.6)
+    lines = (tmp_path / "probe").read_text().splitlines()
+    lines[3:4] = ["", json.dumps({"instance": mistake, "label": 1})]
+    (tmp_path / "probe").write_text("\n".join(lines))
+    probe = Probe.read(tmp_path / "probe")
+    train(trainer, GOOD, is_full=True)
+
+    def assert_named(status: LoaderStatus) -> None:
+        assert f"line 5 of {tmp_path / 'probe'}" in status.reason
+        assert problem in status.reason
+        assert not status.is_ready
+        assert status.quarantined == ()
+
+    if is_followed:
+        with serving(root, probe=probe) as loader:
+            assert_named(
+                wait_for_status(loader, lambda status: "does not fit" in status.reason, "it is told")
+            )
+        return
+    static = StaticLoader(root / "export", poll_seconds=0.05, sanity=SanitySettings(), probe=probe)
+    static.start()
+    try:
+        wait_until(lambda: "does not fit" in static.status().reason, "it is told")
+        assert_named(static.status())
+    finally:
+        static.stop()
+
+
+@pytest.mark.parametrize("undo_bytes", [2**20, 0], ids=["from memory", "by a full and deltas"])
+def test_an_order_is_carried_out_whatever_the_probe_says(
+    root: Path, trainer: Trainer, tmp_path: Path, undo_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    with serving(root, probe=written(tmp_path / "probe", max_log_loss=0.6), undo_bytes=undo_bytes) as loader:
+        # The full that the way leads over holds zeros: its log loss is 0.6931.
+        wait_for_position(loader, first := train(trainer, GOOD))
+        wait_for_position(loader, train(trainer, BETTER))
+        assert loader.rollback_deltas(1).position == first
+        assert clicks(loader)[1] == first
+        assert "does not pass" not in caplog.text
+        # That one does not pass itself: it is said, and served.
+        assert loader.rollback(FIRST_FULL).position == FIRST_FULL
+        assert clicks(loader) == ([0.5, 0.5], FIRST_FULL)
+        assert "what was ordered does not pass" in caplog.text
+        assert "the log loss, 0.6931, is more than 0.6" in caplog.text
+        assert all("rolled back" in item.reason for item in loader.status().quarantined)
+
+
+@pytest.mark.parametrize("undo_bytes", [2**20, 0], ids=["from memory", "by a full and deltas"])
+def test_an_order_may_change_answers_by_more_than_an_update(
+    root: Path, trainer: Trainer, tmp_path: Path, undo_bytes: int
+) -> None:
+    probe = written(tmp_path / "probe", max_change=0.1)
+    with serving(root, probe=probe, undo_bytes=undo_bytes) as loader:
+        wait_for_position(loader, first := train(trainer, GOOD))
+        wait_for_position(loader, train(trainer, BETTER))
+        far = train(trainer, -BETTER)
+        reason_of(loader, far)
+        loader.release(far)
+        wait_for_position(loader, far)
+        assert loader.rollback(first).position == first
+        assert clicks(loader)[1] == first
 
 
 def test_answers_may_not_change_by_more_than_is_allowed(root: Path, trainer: Trainer, tmp_path: Path) -> None:
