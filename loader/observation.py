@@ -16,6 +16,9 @@ from loader.status import Condition, Quarantined, RefusedManifest, State
 logger = logging.getLogger(__name__)
 
 MAX_REFUSED = 20
+_CUT_OFF = (
+    "nothing new can come: was the directory moved, is it not mounted, or has no trainer saved there yet?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,14 @@ class Observation:
             ),
         )
         if condition != previous.condition:
-            level = logging.WARNING if condition.state is State.DEGRADED else logging.INFO
-            event(logger, level, f"loader is {condition.state}", reason=condition.reason or "none")
+            self._tell(condition, is_served=served is not None)
+
+    def _tell(self, condition: Condition, *, is_served: bool) -> None:
+        """Waiting for the first model is the course of things; serving one while nothing new can come is not."""
+        is_cut_off = is_served and condition.state is State.WAITING
+        level = logging.WARNING if is_cut_off or condition.state is State.DEGRADED else logging.INFO
+        more = {"hint": _CUT_OFF} if is_cut_off else {}
+        event(logger, level, f"loader is {condition.state}", reason=condition.reason or "none", **more)
 
     def tell_refused(self) -> None:
         """Each manifest that cannot be used once, and again when it was gone or has another reason."""

@@ -104,6 +104,21 @@ def test_serves_the_state_of_the_export_while_there_is_no_checkpoint(root: Path)
         wait_for_status(loader, lambda status: status.state is State.FOLLOWING, "following")
 
 
+@pytest.mark.I9
+def test_a_run_directory_that_vanishes_is_warned_of_with_what_to_look_for(
+    root: Path, train: StartTrainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(root, poll_seconds=0.5) as loader:
+        wait_for_position(loader, train().train())
+        assert "nothing new can come" not in caplog.text
+        (root / "run").rename(root / "gone")
+        wait_for_status(loader, lambda status: status.state is State.WAITING, "the run directory is gone")
+        wait_until(lambda: "nothing new can come" in caplog.text, "a warning")
+    (warned,) = [record for record in caplog.records if "nothing new can come" in record.getMessage()]
+    assert warned.levelname == "WARNING"
+    assert "was the directory moved" in warned.getMessage()
+
+
 def test_replaced_run_directory_is_followed(root: Path, train: StartTrainer) -> None:
     with serving(root, poll_seconds=0.5) as loader:
         trainer = train()
