@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 MakeModel = Callable[[ModelSettings], ServedModel]
 
+GOING_SECONDS = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -180,6 +182,7 @@ class Fleet:
         _require_same_server(self._configuration, wanted)
         running = {entry.settings.model_name: entry for entry in self.models.entries()}
         plan = _plan(running, wanted)
+        await self._wait_for_leaving({settings.model_name for settings in plan.new})
         made = await asyncio.to_thread(self._make_all, plan.new)
         # One that could not be made before takes nothing from the others when it still cannot.
         made += [await asyncio.to_thread(self._first, settings) for settings in plan.broken]
@@ -203,6 +206,19 @@ class Fleet:
             removed=", ".join(removed) or "none",
         )
         return Change(added, removed)
+
+    async def _wait_for_leaving(self, names: set[str | None]) -> None:
+        """One of the same name still has its directories. Raises ConfigurationError when it takes its time."""
+        leaving = {task for entry, task in self._leaving.items() if entry.settings.model_name in names}
+        if leaving:
+            await asyncio.wait(leaving, timeout=GOING_SECONDS)
+        for entry in self._leaving:
+            if entry.settings.model_name in names:
+                seconds = self._configuration.server.stop_seconds
+                raise ConfigurationError(
+                    f"{entry.settings.model_name!r} is still going: a request that it was asked is not answered yet",
+                    hint=f"try again in {seconds:g} seconds",
+                )
 
     def _labels_in(self, wanted: Configuration) -> dict[str, str]:
         """Labels stay where orders have put them, unless the settings say something new: that is an order, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from starlette.testclient import TestClient
 
 from hotdelta.chain import Position
 from server.configuration import read_configuration
+from server.models import fleet
 from tests.server.models.fleets import (
     ROW,
     Answering,
@@ -253,6 +255,30 @@ def test_who_was_asking_when_a_model_was_removed_gets_his_answer(client: TestCli
         leaving.may_answer.set()
         assert asking.result().json()["predictions"] == [2.0]
     wait_until(lambda: not leaving.is_started, "it is stopped")
+
+
+def test_a_model_that_comes_back_waits_until_the_old_one_of_its_name_has_gone(
+    client: TestClient, yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaving = yard.models["b"]
+    leaving.may_answer.clear()
+    with ThreadPoolExecutor(2) as pool:
+        asking = pool.submit(client.post, "/models/b/predict", json=ROW)
+        assert leaving.is_asked.wait(30)
+        order(client, "/models/b/unload")
+
+        with monkeypatch.context() as impatient:
+            impatient.setattr(fleet, "GOING_SECONDS", 0.05)
+            status, error = order(client, "/models/reload")
+            assert (status, yard.made) == (400, ["a", "b"])
+            assert re.search("'b' is still going: .*try again in [0-9.]+ seconds", error), error
+        assert names(client) == ["a"]
+
+        coming = pool.submit(order, client, "/models/reload")
+        leaving.may_answer.set()
+        assert asking.result().json()["predictions"] == [2.0]
+        assert coming.result()["added"] == ["b"]
+    assert yard.made == ["a", "b", "b"]
 
 
 def test_a_model_that_was_removed_leaves_no_thread_behind(client: TestClient) -> None:
