@@ -73,7 +73,7 @@ class Documents:
         document: dict[str, Any] = {
             "name": name,
             "orders": "/model" if self._models.is_one_model else f"/models/{name}",
-            "state": version_document(status),
+            "state": version_document(status, model=None if self._models.is_one_model else name),
             "undo_budget": status.undo_budget_bytes,
             "updates": [_update(lag) for lag in updates],
             "samples": [_sample(sample) for sample in samples],

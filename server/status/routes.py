@@ -71,10 +71,10 @@ class _OfModels:
         self._models = models
 
     async def default_version(self) -> Response:
-        return json_response(version_document(self._models.default().status()))
+        return _version_of(self._models.default())
 
     async def version(self, model: str) -> Response:
-        return json_response(version_document(self._models.entry(model).status()))
+        return _version_of(self._models.entry(model))
 
     async def ready(self, model: str) -> Response:
         return _readiness(_readiness_of(self._models.entry(model)))
@@ -127,6 +127,10 @@ class _OfServer:
             "predictions": all(entry.batcher.is_alive() for entry in entries),
         }
         return json_response(document, status=200 if all(document.values()) else 500)
+
+
+def _version_of(entry: Entry) -> Response:
+    return json_response(version_document(entry.status(), model=entry.plane.told_name))
 
 
 def _readiness_of(entry: Entry) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,11 @@ if TYPE_CHECKING:
     from loader.status import ServedTable
 
 
-def version_document(status: LoaderStatus) -> dict[str, Any]:
+_ORDER = re.compile(r"hotdelta release URL \d+\.\d+")
+
+
+def version_document(status: LoaderStatus, *, model: str | None = None) -> dict[str, Any]:
+    """`model`: what orders have to name, where there are several."""
     return {
         "model_name": status.model_name,
         "export_version": status.export_version,
@@ -24,7 +29,7 @@ def version_document(status: LoaderStatus) -> dict[str, Any]:
         "newest_on_disk": _text(status.newest_on_disk),
         "seconds_behind": round(status.seconds_behind, 3),
         "update_state": str(status.state),
-        "reason": status.reason or None,
+        "reason": _named(status.reason, model) or None,
         "pinned": _text(status.pinned),
         "orders_survive_restart": status.are_orders_kept,
         "commits_behind": status.commits_behind,
@@ -39,12 +44,17 @@ def version_document(status: LoaderStatus) -> dict[str, Any]:
                 "position": str(item.node),
                 "state_id": item.node.state_id,
                 "cause": item.cause,
-                "reason": item.reason,
+                "reason": _named(item.reason, model),
             }
             for item in status.quarantined
         ],
         "refused": [{"file": item.name, "reason": item.reason} for item in status.refused],
     }
+
+
+def _named(reason: str, model: str | None) -> str:
+    """The loader does not know whether it is one of several."""
+    return reason if model is None else _ORDER.sub(rf"\g<0> --model {model}", reason)
 
 
 def _table(table: ServedTable) -> dict[str, Any]:

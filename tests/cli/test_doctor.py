@@ -248,6 +248,17 @@ def test_what_a_server_leaves_out_is_warned_of(run: Run) -> None:
     assert warned["quarantine"] == "1.1: NaN in items"
 
 
+def test_what_was_rolled_back_is_taken_again_by_a_resume_and_not_released(run: Run) -> None:
+    node = FakeModel().status().node
+    assert node is not None
+    with troubled(quarantined=(Quarantined(node, "it was rolled back", "rolled_back"),)) as url:
+        checks = run("doctor", url, "--json").document["checks"]
+    (warned,) = [check for check in checks if check["verdict"] == "warn"]
+    assert warned["found"] == "1.1: it was rolled back"
+    assert warned["advice"].endswith("hotdelta resume URL")
+    assert "release" not in str(checks)
+
+
 def test_where_no_server_answers_that_is_the_failure(run: Run) -> None:
     done = run("doctor", "http://127.0.0.1:9", "--json")
     assert done.code == 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hotdelta.chain import Position
+from loader.status import LoaderStatus, Quarantined, State
 from server.app import create_app
 from server.configuration import Configuration, read_configuration
 from server.model_settings import ModelSettings
@@ -108,3 +110,28 @@ def test_what_a_reload_has_changed_is_told(tmp_path: Path, run: Run, monkeypatch
         write("towers", "newest")
         done = run("reload", f"http://{host}:{port}")
     assert done.out == "reload: models added: newest; removed: ranker\n"
+
+
+class Pinned(FakeModel):
+    """One that is held back, with a state that was refused."""
+
+    def status(self) -> LoaderStatus:
+        told = super().status()
+        assert told.node is not None
+        reason = "NaN; if it is meant to be so: hotdelta release URL 4.3"
+        quarantined = (Quarantined(told.node, reason, "values"),)
+        return replace(
+            told, state=State.PINNED, reason=reason, pinned=told.node.position, quarantined=quarantined
+        )
+
+
+@pytest.mark.parametrize("models", [{"ranker": FakeModel(), "towers": Pinned(position=Position(4, 2))}])
+def test_advice_for_one_of_several_names_it(models: dict[str, FakeModel], url: str, run: Run) -> None:
+    checks = {check["name"]: check for check in run("doctor", url, "--json").document["checks"]}
+
+    assert checks["towers: updates"]["advice"] == "hotdelta resume URL --model towers"
+    assert checks["towers: quarantine"]["advice"].endswith("hotdelta release URL POSITION --model towers")
+    assert checks["towers: quarantine"]["found"].endswith("hotdelta release URL 4.3 --model towers")
+    told = run("log", url, "--model", "towers", "--json").document
+    assert told["reason"].endswith("hotdelta release URL 4.3 --model towers")
+    assert "--model" not in str(run("log", url, "--model", "ranker", "--json").document)

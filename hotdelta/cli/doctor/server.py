@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import hotdelta
 from hotdelta.cli.doctor.check import Check, failure, ok, warning
@@ -26,7 +27,7 @@ def checks(url: str, options: argparse.Namespace) -> Iterator[Check]:
         yield check_version(server)
         yield check_health(server)
     for model, status in zip(models, states, strict=True):
-        for check in check_model(status):
+        for check in check_model(status, model):
             yield check if len(models) == 1 else replace(check, name=f"{model}: {check.name}")
 
 
@@ -36,10 +37,12 @@ def _names(server: ServerHttp) -> list[str | None]:
     return names if len(names) > 1 else [None]
 
 
-def check_model(status: Status) -> Iterator[Check]:
+def check_model(status: Status, model: str | None = None) -> Iterator[Check]:
+    """`model`: what orders have to name."""
+    named = "" if model is None else f" --model {model}"
     yield check_serving(status)
-    yield check_following(status)
-    yield from check_commits(status)
+    yield check_following(status, named)
+    yield from check_commits(status, named)
     yield from check_orders(status)
 
 
@@ -79,38 +82,48 @@ def check_serving(status: Status) -> Check:
     return ok("serving", f"{what}, at {status.get('position') or 'no position'}")
 
 
-def check_following(status: Status) -> Check:
+def check_following(status: Status, named: str) -> Check:
     state, reason = status["update_state"], status.get("reason")
     found = f"{state}, {show_behind(status)} behind"
     if state == "degraded":
         return failure(
-            "updates", f"{found}: {reason}", "see: hotdelta log URL, and hotdelta verify DIR where it reads"
+            "updates",
+            f"{found}: {reason}",
+            f"see: hotdelta log URL{named}, and hotdelta verify DIR where it reads",
         )
     if state == "pinned":
         return warning(
             "updates",
             f"pinned at {status.get('pinned')}, {show_behind(status)} behind",
-            "hotdelta resume URL",
+            f"hotdelta resume URL{named}",
         )
     if state == "waiting" and reason:
-        return warning("updates", f"{found}: {reason}", "is a trainer writing to its checkpoint directory?")
+        return warning(
+            "updates",
+            f"{found}: {reason}",
+            "is its checkpoint directory there, and is a trainer writing to it?",
+        )
     return ok("updates", found)
 
 
-def check_commits(status: Status) -> Iterator[Check]:
+def check_commits(status: Status, named: str) -> Iterator[Check]:
     quarantined, refused = status.get("quarantined") or (), status.get("refused") or ()
-    if quarantined:
-        shown = "; ".join(f"{item['position']}: {item['reason']}" for item in quarantined[:_MAX_SHOWN])
-        yield warning(
-            "quarantine",
-            shown,
-            "a later full heals it; if it is meant to be so: hotdelta release URL POSITION",
-        )
+    undone = [item for item in quarantined if item.get("cause") == "rolled_back"]
+    bad = [item for item in quarantined if item.get("cause") != "rolled_back"]
+    if bad:
+        advice = f"a later full heals it; if it is meant to be so: hotdelta release URL POSITION{named}"
+        yield warning("quarantine", _shown(bad), advice)
+    if undone:
+        yield warning("rolled back", _shown(undone), f"to take them again: hotdelta resume URL{named}")
     if refused:
         shown = "; ".join(f"{item['file']}: {item['reason']}" for item in refused[:_MAX_SHOWN])
         yield warning("manifests", shown, "see: hotdelta log DIR")
     if not quarantined and not refused:
         yield ok("commits", "none is quarantined or refused")
+
+
+def _shown(quarantined: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"{item['position']}: {item['reason']}" for item in quarantined[:_MAX_SHOWN])
 
 
 def check_orders(status: Status) -> Iterator[Check]:
