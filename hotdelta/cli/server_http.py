@@ -17,6 +17,10 @@ from hotdelta.errors import ConfigurationError, RequestError
 
 _HOW_TO_WRITE = "write http://HOST:PORT, as the server prints it"
 
+_MAY_SPEAK_TLS = "if it was started with --tls-cert, write https://HOST:PORT"
+_MAY_WANT_A_CERTIFICATE = "if it was started with --tls-client-ca, give --client-cert and --client-key"
+_MAY_SPEAK_NO_TLS = "if it was started without --tls-cert, write http://HOST:PORT"
+
 _DATA = "data: "
 
 Document = Mapping[str, Any]
@@ -75,9 +79,7 @@ class ServerHttp:
                 lines = (line for line in answer.iter_lines() if line.startswith(_DATA))
                 document = json.loads(next(lines, _DATA).removeprefix(_DATA))
         except httpx.HTTPError as error:
-            raise RequestError(
-                f"{self.url} cannot be asked: {error}", hint="is a server running there?"
-            ) from error
+            raise self._unreachable(error) from error
         except ValueError as error:
             raise self.foreign() from error
         if not isinstance(document, dict):
@@ -98,14 +100,23 @@ class ServerHttp:
         except httpx.TimeoutException as error:
             raise RequestError(f"{self.url} does not answer", hint=if_silent) from error
         except httpx.HTTPError as error:
-            raise RequestError(
-                f"{self.url} cannot be asked: {error}", hint="is a server running there?"
-            ) from error
+            raise self._unreachable(error) from error
         except ValueError as error:
             raise self.foreign() from error
         if not isinstance(document, dict):
             raise self.foreign()
         return Answer(answer.status_code, document)
+
+    def _unreachable(self, error: Exception) -> RequestError:
+        """With TLS on one side alone, or without the certificate that a server demands, it only hangs up."""
+        httpx, hint = self._httpx, "is a server running there?"
+        if "certificate verify failed" in str(error):
+            hint = "give its CA with --ca-file"
+        elif not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            hint = _MAY_SPEAK_TLS if self.url.startswith("http://") else _MAY_WANT_A_CERTIFICATE
+        elif "[SSL" in str(error):
+            hint = _MAY_SPEAK_NO_TLS
+        return RequestError(f"{self.url} cannot be asked: {str(error).rstrip('.')}", hint=hint)
 
     def foreign(self) -> ConfigurationError:
         return ConfigurationError(

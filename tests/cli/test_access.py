@@ -63,6 +63,7 @@ def test_a_server_with_a_certificate_of_ones_own_ca_is_trusted_when_that_is_give
         refused = run("log", url)
         assert refused.code == 1
         assert "certificate verify failed" in refused.err
+        assert "--ca-file" in refused.err
         assert run("log", url, "--ca-file", made.ca.certificate).code == 0
 
 
@@ -70,8 +71,23 @@ def test_a_certificate_is_shown_to_a_server_that_asks_for_one(made: Certificates
     with serving(FakeModel(), tls_client_ca=made.ca.certificate, **tls(made)) as (host, port):
         arguments = ("log", f"https://{host}:{port}", "--ca-file", made.ca.certificate)
         mine = ("--client-cert", made.client.certificate, "--client-key", made.client.key)
-        assert run(*arguments).code == 1
+        refused = run(*arguments)
+        assert refused.code == 1
+        assert "--client-cert" in refused.err
+        assert ".." not in refused.err
         assert run(*arguments, *mine).code == 0
+
+
+def test_an_address_with_the_wrong_scheme_is_told_the_right_one(made: Certificates, run: Run) -> None:
+    with serving(FakeModel(), **tls(made)) as (host, port):
+        refused = run("log", f"http://{host}:{port}")
+        assert refused.code == 1
+        assert "write https://" in refused.err
+        assert ".." not in refused.err
+    with serving(FakeModel()) as (host, port):
+        refused = run("log", f"https://{host}:{port}")
+        assert refused.code == 1
+        assert "write http://" in refused.err
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path: Path, made: Certificates, run: Run) -> None:
