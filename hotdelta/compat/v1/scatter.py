@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.embedding.variable import EmbeddingVariable
 from hotdelta.tensorflow_internals import is_reference
 
 v1 = tf.compat.v1
@@ -20,6 +21,9 @@ v1 = tf.compat.v1
 def _followed(scatter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(scatter)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        ref = args[0] if args else kwargs.get("ref")
+        if isinstance(ref, EmbeddingVariable):
+            ref.write_rows_by_number()
         result = scatter(*args, **kwargs)
         if isinstance(result, tf.Tensor) and is_reference(result):
             return tf.raw_ops.RefIdentity(input=result)

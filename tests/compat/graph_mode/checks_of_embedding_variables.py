@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from exporter.export import ExportOptions
 from hotdelta.chain.format.manifest import Kind
 from hotdelta.chain.format.position import Position
 from hotdelta.compat.v1.serving.graph_export import GraphSignature, export_chain
-from hotdelta.errors import ConfigurationError
+from hotdelta.errors import CommitError, ConfigurationError
 from tests.compat.chain_states import manifests
 from tests.compat.graph_mode.small_graphs import monitored, new_graph, settle
 from tests.loader.step_model import serving, wait_for_position
@@ -555,3 +556,126 @@ def test_an_estimator_trains_evaluates_and_exports_them(tmp_path: Path) -> None:
         wait_for_position(loader, manifests(run_dir)[-1].position)
         found, _ = loader.predict("serving_default", {"word": words})
     np.testing.assert_allclose(found["p"], np.stack(predicted), rtol=1e-6)
+
+
+# What would mix up rows and keys.
+
+
+def test_another_session_of_the_graph_does_not_take_the_table_over(tmp_path: Path) -> None:
+    with new_graph():
+        model = build()
+        with monitored(tmp_path / "run") as session:
+            step(session, model, [1, 2], [3])
+            expected = model.ask(session)
+            reader = tf.train.Saver(incremental_save_restore=True)
+            newest = tf.train.latest_checkpoint(str(tmp_path / "run"))
+            with (
+                tf.Session(graph=session.graph) as other,
+                pytest.raises(ConfigurationError, match="another Session"),
+            ):
+                reader.restore(other, newest)
+            assert_same(expected, model.ask(session))
+            step(session, model, [4], [5])
+    assert manifests(tmp_path / "run", Kind.DELTA)[-1].tables["emb"].keys_live == 5
+
+
+def test_a_table_that_begins_anew_in_the_middle_of_a_chain_is_not_committed(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with new_graph():
+        model = build(OPTIONS["all of it"]())
+        begin = tf.global_variables_initializer()
+        seen = []
+
+        def begin_anew_while_training() -> None:
+            with monitored(run_dir) as session:
+                step(session, model, *batches(6))
+                seen.append(model.ask(session))
+                session._tf_sess().run(begin)
+                step(session, model, *batches(4, seed=3))
+
+        with pytest.raises(CommitError, match="initialized"):
+            begin_anew_while_training()
+    with new_graph():
+        model = build(OPTIONS["all of it"]())
+        with monitored(run_dir) as session:
+            assert_same(seen[0], model.ask(session))
+
+
+def test_a_second_thread_that_trains_is_refused(tmp_path: Path) -> None:
+    with new_graph():
+        model = build()
+        is_open, may_end = threading.Event(), threading.Event()
+
+        def wait(ids: np.ndarray) -> np.ndarray:
+            is_open.set()
+            may_end.wait(20)
+            return ids
+
+        slow = tf.group(model.train, tf.py_func(wait, [model.ids], tf.int64))
+        with monitored(tmp_path / "run") as session:
+            step(session, model, [1])
+            thread = threading.Thread(target=lambda: session.run(slow, {model.ids: [2]}))
+            thread.start()
+            assert is_open.wait(20)
+            try:
+                with pytest.raises(ConfigurationError, match="several threads"):
+                    session.run(model.train, {model.ids: [3]})
+            finally:
+                may_end.set()
+                thread.join(20)
+
+
+def test_a_saver_of_trainable_variables_brings_the_keys_along(tmp_path: Path) -> None:
+    path = str(tmp_path / "model.ckpt")
+    with new_graph():
+        model = build()
+        saver = tf.train.Saver(tf.trainable_variables())
+        with session_of(model) as session:
+            step(session, model, [1, 2], [2, 7])
+            expected = model.ask(session)
+            saver.save(session, path)
+            step(session, model, [50])
+            saver.restore(session, path)
+            assert_same(expected, model.ask(session))
+    with new_graph():
+        model = build()
+        with session_of(model) as session:
+            tf.train.Saver(tf.trainable_variables()).restore(session, path)
+            assert_same(expected, model.ask(session))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda variable: tf.gather_nd(variable, [[1]]),
+        lambda variable: tf.scatter_update(variable, [1], tf.ones([1, WIDTH])),
+        tf.nn.l2_loss,
+        lambda variable: variable.assign(variable),
+        tf.identity,
+    ],
+    ids=["gather_nd", "scatter_update", "l2_loss", "assign", "identity"],
+)
+def test_nobody_reads_or_writes_rows_by_their_number(use: Callable[[Any], Any]) -> None:
+    with new_graph():
+        model = build()
+        # TensorFlow puts it into a ValueError of its own where it converts.
+        with pytest.raises(ValueError, match="look its rows up by keys"):
+            use(model.variable)
+
+
+def test_a_look_up_in_a_branch_is_trained(tmp_path: Path) -> None:
+    with new_graph():
+        variable = tf.get_embedding_variable("emb", 2, initializer=tf.zeros_initializer())
+        ids, is_on = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.bool, [])
+        rows = tf.cond(
+            is_on, lambda: tf.nn.embedding_lookup(variable, ids), lambda: tf.zeros([tf.size(ids), 2])
+        )
+        step_counter = tf.train.get_or_create_global_step()
+        train = tf.train.AdagradOptimizer(1.0).minimize(tf.reduce_sum(rows), global_step=step_counter)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run(train, {ids: [5], is_on: False})
+            assert session.run(variable.total_count()).tolist() == [0, 2]
+            session.run(train, {ids: [5], is_on: True})
+            assert session.run(variable.total_count()).tolist() == [1, 2]
+            assert (session.run(rows, {ids: [5], is_on: True}) < 0).all()

@@ -10,6 +10,7 @@ import numpy as np
 
 from hotdelta.compat.v1.recording.step_marks import UNSEEN
 from hotdelta.compat.v1.recording.training_graph import TrainingGraph
+from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from hotdelta.train.save.pauses import Quiet
 
@@ -26,6 +27,7 @@ class RunWatch:
     def __init__(self, graph: TrainingGraph) -> None:
         self._marks = graph.marks
         self._is_cluster = graph.roll is not None
+        self._keyed = graph.keyed
         self._ticket = 0
         self._open: int | None = None
         self._thread = 0
@@ -43,11 +45,20 @@ class RunWatch:
         """Before a run. Returns what is to be fed to it."""
         thread = threading.get_ident()
         if self._open is not None and self._thread != thread:
+            self._refuse_keys()
             self.why_blind = "several threads train in this Session"
         self._ticket += 1
         self._open, self._thread = self._ticket, thread
         # A number of Python is looked at twice by TensorFlow: every step pays for this.
         return {} if self._marks is None else {self._marks.ticket: np.int64(self._ticket)}
+
+    def _refuse_keys(self) -> None:
+        """Keys that go between the steps of one thread would go in the middle of those of another."""
+        if self._keyed:
+            raise ConfigurationError(
+                f"several threads train embedding variable {self._keyed[0].name} in one Session",
+                hint="train in one thread; TensorFlow runs the operations of a step in parallel by itself",
+            )
 
     def leave(self) -> None:
         """After a run that did not raise. One that did is over when the next one begins."""

@@ -153,6 +153,7 @@ class SessionChain(SaveEngine):
         self.publish()
         self._progress.go_back(saved)
         self._graph.reach_in(session)
+        self._graph.note_trained(is_trained=True)
         self._begin_marks(session, saved)
         self._step = self._read_step()
         if saved is None or tip is None:
@@ -185,6 +186,7 @@ class SessionChain(SaveEngine):
         save_schema(directory_of(self._run_dir, Kind.DELTA), self._graph.variables.schema)
 
     def close(self) -> None:
+        self._graph.note_trained(is_trained=False)
         self.release()
 
     def note_run(self, next_step: int) -> bool:

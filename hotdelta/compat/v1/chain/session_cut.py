@@ -43,6 +43,7 @@ class SessionCuts:
     def begin(self, now: Moment) -> Mapping[str, KeyState]:
         """A chain begins with what the Session holds, or goes on from there. Returns what it says of keys."""
         for table in self._graph.keyed:
+            table.note_begun()
             table.growth.fill_now()
             table.upkeep.begin(now)
         return self._keys()
@@ -54,6 +55,7 @@ class SessionCuts:
         with ExitStack() as unchanged:
             for table in self._graph.keyed:
                 unchanged.enter_context(table.upkeep.lock)
+                table.refuse_if_begun_anew()
                 table.growth.fill_now()
             return self._take(session, places, trained_at)
 
@@ -95,6 +97,7 @@ class SessionCuts:
         """On the training thread, between two steps: remove the keys whose time has come."""
         for table in self._graph.keyed:
             if table.upkeep.is_sweep_due:
+                table.refuse_if_begun_anew()
                 table.upkeep.sweep(now)
 
     def give_back(self, session: Any, cut: Cut) -> None:

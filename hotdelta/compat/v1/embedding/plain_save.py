@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.compat.v1.embedding.reserved import ReservedVariable
+from hotdelta.compat.v1.embedding.variable import EmbeddingVariable
 from hotdelta.compat.v1.graph.saved_variables import is_own_record, key_of
 from hotdelta.compat.v1.graph.writers import own_operations
 from hotdelta.tensorflow_internals import SaveableObject, SaveSpec
@@ -54,11 +55,23 @@ class RowsInUse(SaveableObject):
         return [] if filled is None else [filled.assign(count, read_value=False)]
 
 
+def with_companions(given: Any) -> Any:
+    """What a Saver is given, and what the rows of its embedding variables are worth nothing without."""
+    variables = list(given.values() if isinstance(given, dict) else given)
+    tables = [variable.table for variable in variables if isinstance(variable, EmbeddingVariable)]
+    there = {id(variable) for variable in variables}
+    missing = [each for table in tables for each in table.companions if id(each) not in there]
+    if isinstance(given, dict):
+        return given | {key_of(each): each for each in missing}
+    return [*variables, *missing]
+
+
 def as_saved(given: Any, *, with_records: bool) -> Any:
-    """What a Saver is given, with all that reserves rows as what it can save.
+    """The same, with all that reserves rows as what a Saver can save.
 
     `with_records`: with what tables know of their keys beside their rows. A chain restores that by itself.
     """
+    given = with_companions(given)
     if isinstance(given, dict):
         return {name: _as_saved(each) for name, each in given.items()}
     return [_as_saved(each) for each in given if with_records or not _is_record(each)]

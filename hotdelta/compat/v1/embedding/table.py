@@ -22,11 +22,13 @@ from hotdelta.compat.v1.embedding.touched import ReservedFlags
 from hotdelta.compat.v1.graph.saved_variables import save_as
 from hotdelta.compat.v1.graph.served_variables import keep_from_serving
 from hotdelta.compat.v1.graph.writers import own_operations, recorded_writes
-from hotdelta.tensorflow_internals import attributes_for_new, run_before
+from hotdelta.errors import CommitError, ConfigurationError
+from hotdelta.tensorflow_internals import ResourceVariable, attributes_for_new, is_closed, run_before
 from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, where_true
 from hotdelta.train.keys.table import KeyedTable, TableSettings
 from hotdelta.train.keys.upkeep import FIRST_USAGE, TableUpkeep
 from hotdelta.train.rows.outside_writes import tell_through
+from hotdelta.train.tables.cells import cells_of
 from hotdelta.train.tables.growth import Growth, growth_of
 
 v1 = tf.compat.v1
@@ -52,6 +54,19 @@ class _Lookup:
     table: EmbeddingTable
     keys: tf.Tensor
     counts: tf.Tensor
+
+
+class MatrixRows:
+    """A key begins with row `key mod rows` of a matrix; so does a negative one: the remainder is never negative."""
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix
+
+    def rows(self, keys: tf.Tensor, width: int) -> tf.Tensor:  # noqa: ARG002 - the matrix has it
+        numbers = tf.math.floormod(keys, tf.constant(int(self.matrix.shape[0]), tf.int64))
+        return tf.raw_ops.ResourceGather(
+            resource=self.matrix.handle, indices=numbers, dtype=self.matrix.dtype
+        )
 
 
 class EmbeddingTable:
@@ -95,6 +110,18 @@ class EmbeddingTable:
             self._flags[0].watch(self.usage)
         self._link = SessionLink()
         self._is_ready = False
+        # A number that is drawn whenever the table begins anew, and the one that those who save know.
+        with private_variables() as drawn:
+            self._drawn = ResourceVariable(
+                lambda: tf.random.uniform([], maxval=1 << 62, dtype=tf.int64),
+                trainable=False,
+                name=f"{name}_drawn",
+            )
+        rows.begin_with(drawn)
+        self.private.extend(drawn)
+        self._known_draw = -1
+        # Whether a chain saves what its Session trains.
+        self.is_trained = False
         with v1.name_scope(None), tf.control_dependencies(None):
             self._mutex = tf.raw_ops.MutexV2(
                 container="", shared_name=f"hotdelta/{name}", name=f"{name}_mutex"
@@ -233,7 +260,8 @@ class EmbeddingTable:
             self._begin_before(slot, rows.op, ready)
         with tf.control_dependencies([ready]):
             rows = tf.gather(rows, known)
-        shape = tf.constant([self.settings.capacity, self.settings.width], tf.int64)
+        # As TensorFlow makes it for a branch that is not taken.
+        shape = tf.constant([self.settings.capacity, self.settings.width], tf.int32)
         return tf.IndexedSlices(tf.gather(gradient, known), rows, dense_shape=shape)
 
     def add_slot(self, first_row: Array, name: str) -> ReservedVariable:
@@ -305,12 +333,38 @@ class EmbeddingTable:
         self._link.run(mark, {fed: rows})
 
     def reach_in(self, session: Any) -> None:
-        """From now on this is the Session that has its values."""
+        """From now on this is the Session that has its values. Raises ConfigurationError while another one trains."""
+        before = self._link.session
+        if self.is_trained and before is not session and not is_closed(before):
+            raise ConfigurationError(
+                f"embedding variable {self.name} is trained and saved in another Session of this graph",
+                hint="restore it in a graph of its own: build the model once more under tf.Graph().as_default()",
+            )
         self._link.session = session
+
+    def note_begun(self) -> None:
+        """What its Session holds is what whoever saves goes on from."""
+        self._known_draw = int(cells_of(self._drawn).value())
+
+    def refuse_if_begun_anew(self) -> None:
+        """Raises CommitError: its rows in use are fewer than those of the newest commit, and belong to other keys."""
+        if int(cells_of(self._drawn).value()) != self._known_draw:
+            raise CommitError(
+                f"embedding variable {self.name} was initialized, or restored by a Saver of no chain, after the chain "
+                "began",
+                hint="start training again: it goes on from the newest commit. In the middle of training restore with "
+                "a Saver made with incremental_save_restore=True",
+            )
 
     @property
     def upkeep(self) -> TableUpkeep:
         return self.keyed.upkeep
+
+    @property
+    def companions(self) -> list[Any]:
+        """What its rows are worth nothing without."""
+        first_rows = [self.settings.initial.matrix] if isinstance(self.settings.initial, MatrixRows) else []
+        return [self.index, self.counts, *first_rows, *self.own_record]
 
     @property
     def own_record(self) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +12,7 @@ import tensorflow as tf
 from hotdelta.chain.bundle.slice_key import can_be_sliced
 from hotdelta.compat.v1.embedding.options import EmbeddingVariableOption, GlobalStepEvict
 from hotdelta.compat.v1.embedding.reserved import ReservedVariable
-from hotdelta.compat.v1.embedding.table import EmbeddingTable
+from hotdelta.compat.v1.embedding.table import EmbeddingTable, MatrixRows
 from hotdelta.compat.v1.graph.saved_variables import is_remote
 from hotdelta.compat.v1.graph.session_config import say_without_effect
 from hotdelta.errors import ConfigurationError
@@ -72,6 +72,30 @@ class EmbeddingVariable(ReservedVariable):
             found.set_shape([*ids.shape.as_list(), self.table.settings.width])
         return found
 
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"{self.op.name} is an embedding variable, and {what}",
+            hint="look its rows up by keys with tf.nn.embedding_lookup, or read all of them with export()",
+        )
+
+    def value(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("most of what it reserves has no value to be read")
+
+    read_value = value
+
+    def gather_nd(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("nobody knows the numbers of its rows")
+
+    def write_rows_by_number(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("nobody knows the numbers of its rows")
+
+    assign = assign_add = assign_sub = write_rows_by_number
+    scatter_update = scatter_add = scatter_sub = scatter_mul = scatter_div = write_rows_by_number
+    scatter_min = scatter_max = batch_scatter_update = write_rows_by_number
+    scatter_nd_update = scatter_nd_add = scatter_nd_sub = scatter_nd_min = scatter_nd_max = (
+        write_rows_by_number
+    )
+
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """What tf.gather and TensorFlow's own look-ups call: they find rows by keys, too."""
         with v1.name_scope(name, "Gather"):
@@ -107,19 +131,6 @@ class EmbeddingVariable(ReservedVariable):
     def _of_keys(self, find: Any, ids: Any) -> tf.Tensor:
         ids = tf.convert_to_tensor(ids)
         return tf.reshape(find(tf.reshape(as_keys(ids), [-1])), tf.shape(ids))
-
-
-class MatrixRows:
-    """A key begins with row `key mod rows` of a matrix; so does a negative one: the remainder is never negative."""
-
-    def __init__(self, matrix: Any) -> None:
-        self._matrix = matrix
-
-    def rows(self, keys: tf.Tensor, width: int) -> tf.Tensor:  # noqa: ARG002 - the matrix has it
-        numbers = tf.math.floormod(keys, tf.constant(int(self._matrix.shape[0]), tf.int64))
-        return tf.raw_ops.ResourceGather(
-            resource=self._matrix.handle, indices=numbers, dtype=self._matrix.dtype
-        )
 
 
 def get_embedding_variable(

@@ -121,9 +121,17 @@ class TrainingGraph:
         return [flags.reset for flags in self._flags if flags.of_table is not None]
 
     def reach_in(self, session: Any) -> None:
-        """The tables with keys find their values in this Session from now on."""
+        """The tables with keys find their values in this Session from now on.
+
+        Raises ConfigurationError while a chain saves those of another one.
+        """
         for table in self.keyed:
             table.reach_in(session)
+
+    def note_trained(self, *, is_trained: bool) -> None:
+        """Whether a chain saves what that Session trains."""
+        for table in self.keyed:
+            table.is_trained = is_trained
 
     def begin_recording(self, session: Any) -> None:
         """Before everything is restored, or saved: from now on no write may be missed."""

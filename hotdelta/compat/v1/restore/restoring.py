@@ -309,6 +309,7 @@ def _note_loaded(session: Any, graph: TrainingGraph, begun: Collection[str]) -> 
     for table in graph.keyed:
         anew = {id(variable) for variable in table.own_record if key_of(variable) in begun}
         table.growth.note_loaded(except_for=anew)
+        table.note_begun()
     session.run(graph.resets_of_keyed)
 
 

@@ -13,7 +13,7 @@ from hotdelta.chain.format.position import Node
 from hotdelta.chain.store.checkpoint_file import list_fulls
 from hotdelta.compat.v1.chain.open_chains import is_saved, wait_for_writes
 from hotdelta.compat.v1.chain.save_schedule import check_kept, refuse_hours
-from hotdelta.compat.v1.embedding.plain_save import as_saved
+from hotdelta.compat.v1.embedding.plain_save import as_saved, with_companions
 from hotdelta.compat.v1.embedding.variable import embedding_variables
 from hotdelta.compat.v1.graph.growth import refuse_new_variables
 from hotdelta.compat.v1.graph.saved_variables import SavedVariable, find_saved_variables
@@ -100,7 +100,7 @@ class Saver(tf.compat.v1.train.Saver):
             )
         if given is None:
             given = _all_saved()
-        return find_saved_variables(given)
+        return find_saved_variables(with_companions(given))
 
     def prepare(self, *, is_seen: bool = False) -> TrainingGraph:
         """Add what incremental checkpoints need to the default graph: call it when all of the model is there.
