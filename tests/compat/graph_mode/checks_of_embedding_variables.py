@@ -380,6 +380,24 @@ def test_columns_of_keys_are_looked_up_by_input_layer() -> None:
             assert [int(count[0]) for count in session.run(counts)] == [3, 3]
 
 
+def test_a_key_that_two_look_ups_of_a_step_admit_together_is_trained_by_both() -> None:
+    option = tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(2))
+    keys = np.arange(300)
+    with new_graph():
+        variable = tf.get_embedding_variable("emb", 1, initializer=tf.zeros_initializer(), ev_option=option)
+        ids = tf.placeholder(tf.int64, [None])
+        one, other = tf.nn.embedding_lookup(variable, ids), tf.nn.embedding_lookup(variable, ids[::-1])
+        loss = tf.reduce_sum(one) + 3 * tf.reduce_sum(other)
+        train = tf.train.AdagradOptimizer(1.0).minimize(loss)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            for part in keys.reshape(30, 10):
+                session.run(train, {ids: part})
+            assert session.run(variable.get_frequency(keys)).tolist() == [2] * 300
+            expected = np.full((300, 1), -4 / np.sqrt(16.1), np.float32)
+            np.testing.assert_allclose(session.run(one, {ids: keys}), expected, rtol=1e-6)
+
+
 # Saved, resumed and served.
 
 OPTIONS: dict[str, Callable[[], Any]] = {

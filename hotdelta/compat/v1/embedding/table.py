@@ -23,7 +23,13 @@ from hotdelta.compat.v1.graph.saved_variables import save_as
 from hotdelta.compat.v1.graph.served_variables import keep_from_serving
 from hotdelta.compat.v1.graph.writers import own_operations, recorded_writes
 from hotdelta.errors import CommitError, ConfigurationError
-from hotdelta.tensorflow_internals import ResourceVariable, attributes_for_new, is_closed, run_before
+from hotdelta.tensorflow_internals import (
+    ResourceVariable,
+    attributes_for_new,
+    is_closed,
+    is_in_control_flow,
+    run_before,
+)
 from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, where_true
 from hotdelta.train.keys.table import KeyedTable, TableSettings
 from hotdelta.train.keys.upkeep import FIRST_USAGE, TableUpkeep
@@ -128,6 +134,8 @@ class EmbeddingTable:
             )
         # What waits until the slots of new rows have begun, for each gradient; and what begins them.
         self._gradients: list[tuple[tf.Operation, tf.Operation]] = []
+        # The same by the call of tf.gradients that made them.
+        self._insertions: dict[str, list[tuple[tf.Operation, tf.Operation]]] = {}
         self.slots: list[ReservedVariable] = []
         self._find = self._function(self.keyed.index.find)
         self._insert = self._function(self.keyed.find_or_insert, _KEYS)
@@ -250,19 +258,41 @@ class EmbeddingTable:
     def update(self, lookup: _Lookup, read: tf.Operation, gradient: tf.Tensor) -> tf.IndexedSlices:
         """The gradient of the rows that the keys have now."""
         gradient = tf.convert_to_tensor(gradient)
-        with tf.control_dependencies([read, gradient.op]), recorded_writes():
+        before = self._insertions_beside(read)
+        earlier = [inserted for inserted, _ in before[-1:]]
+        with tf.control_dependencies([read, gradient.op, *earlier]), recorded_writes():
             rows = self._insert(lookup.keys, lookup.counts)
-        known = where_true(rows > 0)
         with tf.control_dependencies([rows.op]):
             ready = tf.no_op(name="slots_have_begun")
+        for _, waiting in before[-1:]:
+            run_before(waiting, ready)
+        before.append((rows.op, ready))
         self._gradients.append((rows.op, ready))
         for slot in self.slots:
             self._begin_before(slot, rows.op, ready)
         with tf.control_dependencies([ready]):
+            if self._has_several_lookups(read.graph):
+                with own_operations():
+                    rows = self._find(lookup.keys)
+            known = where_true(rows > 0)
             rows = tf.gather(rows, known)
         # As TensorFlow makes it for a branch that is not taken.
         shape = tf.constant([self.settings.capacity, self.settings.width], tf.int32)
         return tf.IndexedSlices(tf.gather(gradient, known), rows, dense_shape=shape)
+
+    def _insertions_beside(self, read: tf.Operation) -> list[tuple[tf.Operation, tf.Operation]]:
+        """Those of other look-ups of the same step, in order, each with what waits until all of them are done.
+
+        So a key that any of them admits is trained by all, and which comes first is no matter of chance. What is in a
+        branch stands alone: nothing outside may wait for it.
+        """
+        if is_in_control_flow(read):
+            return []
+        call = str(v1.get_default_graph().get_name_scope()).removesuffix(f"{read.name}_grad")
+        return self._insertions.setdefault(call, [])
+
+    def _has_several_lookups(self, graph: Any) -> bool:
+        return sum(lookup.table is self for lookup in _lookups(graph).values()) > 1
 
     def add_slot(self, first_row: Array, name: str) -> ReservedVariable:
         """A variable with a row for each row, for an optimizer; each of its rows begins as `first_row`."""
