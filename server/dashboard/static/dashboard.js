@@ -75,14 +75,18 @@ function keep(told) {
 function choose(told) {
   const select = find("model");
   const names = told.map((model) => model.name);
-  const listed = [...select.options].map((option) => option.value);
-  if (names.join("\n") !== listed.join("\n")) {
-    const chosen = select.value;
-    select.replaceChildren(...names.map((name) => new Option(name || "(no name yet)", name)));
-    select.value = names.includes(chosen) ? chosen : names[0];
+  const wanted = names.map((name) => new Option(name || "(no name yet)", name));
+  const before = select.value;
+  // The only model of a server is whatever its export calls it; one of several that is gone is said to be.
+  const isOnlyOne = told.length === 1 && told[0].orders === "/model";
+  if (before && !names.includes(before) && !isOnlyOne) wanted.push(new Option(`${before} (not served any more)`, before));
+  const texts = (options) => [...options].map((option) => option.text).join("\n");
+  if (texts(wanted) !== texts(select.options)) {
+    select.replaceChildren(...wanted);
+    if (wanted.some((option) => option.value === before)) select.value = before;
   }
-  find("choice").hidden = names.length < 2;
-  write("name", names.length < 2 ? (names[0] ?? "") : "");
+  find("choice").hidden = wanted.length < 2;
+  write("name", wanted.length === 1 ? wanted[0].value : "");
 }
 
 function chosen() {
@@ -91,8 +95,11 @@ function chosen() {
 
 function show(isAnother = false) {
   const model = chosen();
-  if (!model) return;
   write("version", newest.version);
+  if (!model) {
+    showGone(find("model").value);
+    return;
+  }
   showNow(model);
   showOrders(model);
   const marks = model.updates.map((update) => update.at);
@@ -136,10 +143,24 @@ function showNow({ state, samples, updates, undo_budget: budget }) {
   find("reason").hidden = !state.reason;
 }
 
+// What was drawn of it stays, as its past.
+function showGone(name) {
+  const figures = ["position", "step", "behind", "newest", "since", "lag", "last", "updates", "undo", "rate", "p99"];
+  for (const id of figures) write(id, "");
+  write("state", "gone", "bad");
+  write("reason", name ? `${name} is not served here any more: choose another model.` : "No model is served here.");
+  find("reason").hidden = false;
+  for (const button of document.querySelectorAll("[data-order]")) button.disabled = true;
+}
+
 function showOrders({ state }) {
-  const canOrder = newest.takes_orders && state.update_state !== "static";
-  for (const button of document.querySelectorAll("[data-order]")) button.disabled = !canOrder;
-  find("no-orders").hidden = newest.takes_orders;
+  // It follows no chain: there is nothing to go back to, or to hold.
+  const isStatic = state.update_state === "static";
+  for (const button of document.querySelectorAll("[data-order]")) {
+    button.disabled = !newest.takes_orders;
+    button.hidden = isStatic;
+  }
+  find("no-orders").hidden = newest.takes_orders || isStatic;
 }
 
 function showApplied(updates) {
@@ -176,7 +197,7 @@ function release(model, item) {
   button.textContent = `Release ${item.position}…`;
   button.dataset.order = "release";
   button.disabled = !newest.takes_orders;
-  button.addEventListener("click", () => orders.ask("release", model.orders, item.position));
+  button.addEventListener("click", () => orders.ask("release", model, item.position));
   return button;
 }
 
@@ -196,7 +217,7 @@ for (const button of document.querySelectorAll("[data-order]")) {
     const model = chosen();
     const before = model.updates.filter((update) => update.position !== model.state.position).at(-1);
     const place = button.dataset.order === "rollback" ? before?.position : undefined;
-    orders.ask(button.dataset.order, model.orders, place ?? "");
+    orders.ask(button.dataset.order, model, place ?? "");
   });
 }
 find("model").addEventListener("change", () => show(true));

@@ -28,6 +28,7 @@ export class Orders {
   constructor() {
     this.kind = null;
     this.base = "/model";
+    this.title = "";
     find("order-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.send();
@@ -38,11 +39,12 @@ export class Orders {
     });
   }
 
-  // `base`: where the orders of a model go; `position`: what stands in the field at first.
-  ask(name, base, position = "") {
+  // `position`: what stands in the field at first. The model stays the one that was looked at when it was asked for.
+  ask(name, model, position = "") {
     this.kind = KINDS[name];
-    this.base = base;
-    find("order-title").textContent = this.kind.title;
+    this.base = model.orders;
+    this.title = model.name ? `${this.kind.title} ${model.name}` : this.kind.title;
+    find("order-title").textContent = this.title;
     find("order-text").textContent = this.kind.text;
     find("order-confirm").textContent = this.kind.title;
     find("order-error").textContent = "";
@@ -63,7 +65,7 @@ export class Orders {
       const answer = await fetch(this.base + this.kind.path, { method: "POST", headers, body: JSON.stringify(order) });
       const said = await answer.json();
       if (!answer.ok) throw new Error(said.error);
-      find("outcome").textContent = `${this.kind.title}: done, ${said.position ?? "nothing"} is served`;
+      find("outcome").textContent = `${this.title}: done, ${said.position ?? "nothing"} is served`;
       find("order").close();
     } catch (error) {
       find("order-error").textContent = error.message;

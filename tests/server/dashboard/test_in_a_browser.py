@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from hotdelta.chain import Position
-from loader import SanityLimits, SanitySettings
+from loader import LoaderStatus, SanityLimits, SanitySettings, State
 from server.app import create_app
 from tests.loader.step_model import Trainer, find_commit
 from tests.server.connections import serving, serving_app
@@ -110,6 +111,13 @@ def test_an_update_is_there_without_a_reload_and_in_the_charts(
         )
 
 
+class Static(Answering):
+    """Follows no chain."""
+
+    def status(self) -> LoaderStatus:
+        return replace(super().status(), state=State.STATIC)
+
+
 def order(page: Page, button: str, *, token: str = "", position: str | None = None) -> None:
     if not page.locator("#order").is_visible():
         page.get_by_role("button", name=button).first.click()
@@ -140,7 +148,7 @@ def test_a_rollback_by_click_is_refused_without_the_token_and_works_with_it(
         order(page, "Roll back", token=TOKEN)
 
         expect(page.locator("#order")).not_to_be_visible()
-        expect(page.locator("#outcome")).to_have_text(f"Roll back: done, {before} is served")
+        expect(page.locator("#outcome")).to_have_text(f"Roll back steps: done, {before} is served")
         expect(page.locator("#position")).to_have_text(str(before))
         expect(page.locator("#state")).to_have_text("pinned")
         assert version(url)["position"] == str(before)
@@ -267,7 +275,55 @@ def test_each_of_several_models_is_shown_and_ordered_by_its_name(tmp_path: Path,
         page.get_by_label("Model").select_option("b")
 
         expect(page.locator("#position")).to_have_text("2.7")
+        page.get_by_role("button", name="Pin").click()
+        expect(page.locator("#order-title")).to_have_text("Pin b")
         order(page, "Pin", token=OPERATOR_TOKEN, position="2.6")
         expect(page.locator("#order")).not_to_be_visible()
+        expect(page.locator("#outcome")).to_contain_text("Pin b: done")
         assert yard.models["b"].orders == [("pin", Position(2, 6))]
         assert yard.models["a"].orders == []
+
+
+def test_a_model_that_is_unloaded_under_the_page_is_said_to_be_gone(tmp_path: Path, look: Look) -> None:
+    yard = Yard({"a": Answering(), "b": Answering(Position(2, 7))})
+    app = create_app(several(tmp_path, "a", "b"), yard.make)
+    with serving_app(app) as (host, port):
+        url = f"http://{host}:{port}"
+        page = look(url)
+        page.get_by_label("Model").select_option("b")
+        expect(page.locator("#position")).to_have_text("2.7")
+
+        bearer = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+        assert httpx.post(f"{url}/models/b/unload", headers=bearer).status_code == 200
+
+        expect(page.locator("#reason")).to_have_text("b is not served here any more: choose another model.")
+        expect(page.locator("#position")).to_have_text("")
+        expect(page.get_by_role("button", name="Roll back")).to_be_disabled()
+        assert page.get_by_label("Model").input_value() == "b"
+        page.get_by_label("Model").select_option("a")
+        expect(page.locator("#position")).to_have_text("1.1")
+        expect(page.locator("#choice")).not_to_be_visible()
+        expect(page.locator("#name")).to_have_text("a")
+        expect(page.get_by_role("button", name="Roll back")).to_be_enabled()
+
+
+def test_a_long_name_does_not_widen_a_phone_and_a_static_model_takes_no_orders(
+    tmp_path: Path, look: Look
+) -> None:
+    long = "a_recommender_" + "of_films_and_series_" * 2
+    long = long[:53].ljust(53, "x")
+    yard = Yard({long: Answering(), "b": Static()})
+    app = create_app(several(tmp_path, long, "b"), yard.make)
+    with serving_app(app) as (host, port):
+        page = look(
+            f"http://{host}:{port}", viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True
+        )
+        expect(page.locator("#position")).to_have_text("1.1")
+        expect(page.get_by_role("button", name="Roll back")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+        page.get_by_label("Model").select_option("b")
+
+        expect(page.locator("#state")).to_have_text("static")
+        for name in ("Roll back", "Pin", "Resume"):
+            expect(page.get_by_role("button", name=name)).not_to_be_visible()
