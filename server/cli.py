@@ -62,8 +62,9 @@ examples:
   server --export-dir export --checkpoint-dir run --sanity users:max_abs=50 --sanity users:max_touched_share=0.1
 
   # two models in one process, and a name for clients that an order moves from one to the other
-  server --model old=old/export,old/run --model new=new/export,new/run --label prod=old --default-model prod
-  hotdelta label http://127.0.0.1:8000 prod new --token-file token
+  server --model old=old/export,old/run --model new=new/export,new/run --label prod=old --default-model prod \\
+      --admin-token-file tokens
+  HOTDELTA_ADMIN_TOKEN=TOKEN hotdelta label http://127.0.0.1:8000 prod new
 
   # the same from a file, which SIGHUP reads again: models come and go without a restart
   server --config models.toml
