@@ -114,7 +114,8 @@ class ExportLoading:
             model.warm_up_for(self._settings.warm_up_rows)
             if self._quality is not None and not complaint:
                 self._quality.require_answers(model)
-            if self._quality is not None and self._is_judged(metadata, is_known):
+            # One that deltas can be applied to is asked when it was caught up: what it holds need not be served.
+            if self._quality and not metadata.is_incremental and self._is_judged(metadata, is_known):
                 complaint = complaint or self._quality.complaint_of(model)
         except BaseException:
             model.close()

@@ -24,6 +24,8 @@ from loader.settings import LoaderSettings
 logger = logging.getLogger(__name__)
 
 _IS_LOADING = "it is being loaded"
+# An export that no state passes the probe with is not loaded beside the served one with every commit.
+_TRY_AGAIN_SECONDS = 60.0
 
 
 class ExportSwap:
@@ -52,12 +54,15 @@ class ExportSwap:
         self._staging = DeltaStaging(checks)
         self._clock = clock
         self._wall_clock = wall_clock
+        self._look_again = look_again
         self._after_swap = after_swap
         self._exports = ExportWatch(settings.export_dir)
         self.quarantine = ExportQuarantine(chain.orders)
         self._loading = ExportLoading(settings, chain.orders, when_loaded=look_again, load_model=load_model)
         self._version: ExportVersion | None = None
         self._waiting: str = ""
+        self._failed: dict[ExportVersion, dict[Node, str]] = {}
+        self._next_try: dict[ExportVersion, float] = {}
 
     def consider(self) -> str:
         """Swap in the highest version that is newer and can be served; returns why there is none to serve."""
@@ -139,7 +144,10 @@ class ExportSwap:
             return f"{holds}, and there is no full checkpoint to load{reason}"
         if served is not None and target.position < served.version.position:
             return f"it leads only to {target}, and {served.version.position} is served"
-        return ""
+        if self._chain.orders.pin is not None:
+            return ""
+        is_soon = served is not None and self._clock() < self._next_try.get(version, 0.0)
+        return self.quarantine.why_held(version, None if is_soon else target)
 
     def _swap_in(self, version: ExportVersion) -> str:
         """Returns why it has to wait, if so. Raises ApplyError when the export cannot be loaded.
@@ -155,6 +163,7 @@ class ExportSwap:
         if self.quarantine.reason(version):
             # What it holds is no state to go on from: only a full makes it one.
             model.node = None
+        failed = self._failed.setdefault(version, {})
         origin = catch_up(
             model,
             self._chain,
@@ -162,8 +171,12 @@ class ExportSwap:
             Stopwatch(self._clock),
             norms=norms,
             slice_bytes=self._settings.slice_bytes,
+            undo_bytes=self._settings.undo_bytes,
+            failed=failed,
         )
         problem = self._why_not(model, version, old)
+        if problem and failed:
+            problem = self._hold(version, model)
         if problem:
             has_lost_its_state = model.node is None and model.metadata.node is not None
             if old is not None or has_lost_its_state:
@@ -180,6 +193,9 @@ class ExportSwap:
         self._serving.announce()
         self._sanity.statistics.hold(norms)
         self._loading.take()
+        self._failed.clear()
+        self._next_try.clear()
+        self.quarantine.let_go(version)
         self._version, self._waiting = version, ""
         if old is not None:
             old.model.close()
@@ -194,6 +210,20 @@ class ExportSwap:
             step=now.step,
         )
         return ""
+
+    def _hold(self, version: ExportVersion, model: LiveModel) -> str:
+        """No state that could serve passes. Returns why it waits: for a later one, or to be loaded again."""
+        exported = None if self.quarantine.reason(version) else model.metadata.node
+        failed = self._failed[version]
+        if model.node is None and exported is not None and exported not in failed:
+            # A full took the place of what it was exported with, from which there may be another way.
+            self._look_again()
+            return "the newest full does not pass the probe; it is loaded again"
+        del self._failed[version]
+        self._next_try[version] = self._clock() + _TRY_AGAIN_SECONDS
+        complaint = next(iter(failed.values()))
+        target = self._chain.plan_from(exported, model.metadata).target or exported
+        return self.quarantine.hold(version, target, failed.get(target, complaint)) if target else complaint
 
     def _why_not(self, model: LiveModel, version: ExportVersion, served: Served | None) -> str:
         """Why a model that was caught up cannot be served, or cannot replace the one that is served."""

@@ -116,6 +116,7 @@ class ExportQuarantine:
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._bad: dict[ExportVersion, _BadExport] = {}
+        self._held: dict[ExportVersion, _BadExport] = {}
         self.listed: tuple[Quarantined, ...] = ()
 
     def add(self, version: ExportVersion, node: Node, complaint: str) -> None:
@@ -135,6 +136,26 @@ class ExportQuarantine:
         self._bad[version] = _BadExport(version, node, reason)
         self._list()
 
+    def hold(self, version: ExportVersion, node: Node, complaint: str) -> str:
+        """It does not serve while it leads to this state; a later one is tried. Returns the reason."""
+        reason = (
+            f"it leads to {node.position}, which does not pass: {complaint}. a later commit is tried again; if it is "
+            f"meant to be so: hotdelta release URL {node.position}"
+        )
+        event(logger, logging.ERROR, "export held back", version=version.number, position=node, reason=reason)
+        self._held[version] = _BadExport(version, node, reason)
+        self._list()
+        return reason
+
+    def why_held(self, version: ExportVersion, node: Node | None) -> str:
+        """Why it does not serve while it leads to this state, or to any; empty when that was not tried."""
+        held = self._held.get(version)
+        return held.reason if held is not None and node in (None, held.node) else ""
+
+    def let_go(self, version: ExportVersion) -> None:
+        if self._held.pop(version, None) is not None:
+            self._list()
+
     def reason(self, version: ExportVersion) -> str:
         """Why the values of a version must not be served; empty when they may, or when an operator released them."""
         bad = self._bad.get(version)
@@ -142,15 +163,19 @@ class ExportQuarantine:
 
     def release(self, position: Position) -> Node | None:
         """The state that is no longer in quarantine, if an export of this position was."""
-        released = [version for version, bad in self._bad.items() if bad.node.position == position]
-        nodes = [self._bad.pop(version).node for version in released]
+        nodes: list[Node] = []
+        for listed in (self._bad, self._held):
+            released = [version for version, bad in listed.items() if bad.node.position == position]
+            nodes += [listed.pop(version).node for version in released]
         self._list()
         return nodes[0] if nodes else None
 
     def forget_vanished(self, present: list[ExportVersion]) -> None:
-        if self._bad.keys() - set(present):
+        if (self._bad.keys() | self._held.keys()) - set(present):
             self._bad = {version: bad for version, bad in self._bad.items() if version in present}
+            self._held = {version: bad for version, bad in self._held.items() if version in present}
             self._list()
 
     def _list(self) -> None:
-        self.listed = tuple(Quarantined(bad.node, bad.reason, BAD_VALUES) for bad in self._bad.values())
+        bad = (*self._bad.values(), *self._held.values())
+        self.listed = tuple(Quarantined(each.node, each.reason, BAD_VALUES) for each in bad)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hotdelta.chain import ApplyDelta, Kind, Manifest, Node, RestoreFull, Step, UndoTo
 from hotdelta.errors import ApplyError, ChainError, SanityError
-from hotdelta.logs import ProgressLog
-from loader.checks.quality import QualityProbe
+from hotdelta.logs import ProgressLog, event
 from loader.checks.sanity_statistics import Accepted, LargestNorms
 from loader.files.commit_files import VerifiedFiles
 from loader.files.opened_files import opened_prefix
@@ -18,8 +18,10 @@ from loader.lag import Stopwatch
 from loader.model.delta_staging import DeltaStaging
 from loader.model.full_filling import fill_model
 from loader.model.live_model import LiveModel
-from loader.model.probed_change import require_quality
 from loader.model.served import Origin
+from loader.model.undo_history import UndoEntry, UndoHistory
+
+logger = logging.getLogger(__name__)
 
 
 def catch_up(
@@ -30,45 +32,152 @@ def catch_up(
     *,
     norms: LargestNorms,
     slice_bytes: int,
+    undo_bytes: int,
+    failed: dict[Node, str],
 ) -> Origin:
     """Afterwards `model.node` says how far it came: not at all when there is nothing that it could use.
 
     `norms` are those of the model, before and after. A full is read in slices of `slice_bytes`.
 
-    What cannot be used is reported to `chain`, and gone around as far as possible.
+    What cannot be used is reported to `chain`, and gone around as far as possible. A probe is asked at the end alone.
+    When that does not pass, the newest state before it that passes is looked for, by undoing within `undo_bytes`, then
+    through another full; none of those in `failed`, to which it adds what the probe says against them. They are not
+    reported: nobody has asked for them.
     """
-    origin = chain.origin_of(model.node) if model.node else Origin(None, 0)
+    way = _Way(model, chain, staging, watch, norms, slice_bytes, UndoHistory(undo_bytes), failed)
     while True:
-        chain.look()
-        steps = chain.plan_from(model.node, model.metadata).steps
-        if not steps:
-            return origin
+        way.go_on()
+        complaint = way.complaint()
+        if complaint and chain.orders.pin is not None:
+            reason = complaint
+            event(
+                logger, logging.WARNING, "what was ordered does not pass", position=model.node, reason=reason
+            )
+            complaint = ""
+        if not complaint:
+            return way.origin
+        way.go_back(complaint)
+
+
+class _Way:
+    """Of one model that serves nobody: on to the newest state, and back from one that does not pass."""
+
+    def __init__(
+        self,
+        model: LiveModel,
+        chain: ChainView,
+        staging: DeltaStaging,
+        watch: Stopwatch,
+        norms: LargestNorms,
+        slice_bytes: int,
+        history: UndoHistory,
+        failed: dict[Node, str],
+    ) -> None:
+        self._model = model
+        self._chain = chain
+        self._staging = staging
+        self._watch = watch
+        self._norms = norms
+        self._slice_bytes = slice_bytes
+        self._history = history
+        self._failed = failed
+        self.origin = chain.origin_of(model.node) if model.node else Origin(None, 0)
+
+    def complaint(self) -> str:
+        """What the probe says against the state; nothing when an operator released it."""
+        checks, node = self._staging.checks, self._model.node
+        if checks.quality is None or node is None or checks.values.is_released(node):
+            return ""
+        return checks.quality.complaint_of(self._model)
+
+    def go_back(self, complaint: str) -> None:
+        """To the newest state before this one that passes; or to none, so that the next way leads through a full."""
+        model = self._model
+        while complaint and model.node is not None:
+            self._failed[model.node] = complaint
+            entry = self._history.pop()
+            if entry is None:
+                model.node = None
+                return
+            model.stage_rows(entry.preimage)
+            model.apply()
+            self.origin = entry.origin
+            complaint = self.complaint()
+
+    def go_on(self) -> None:
+        """As far as there is a way."""
+        model, chain = self._model, self._chain
+        while True:
+            chain.look()
+            steps = chain.plan_from(model.node, model.metadata, failed=self._failed.keys()).steps
+            if not steps or not self._take_steps(steps):
+                return
+
+    def _take_steps(self, steps: Sequence[Step]) -> bool:
+        """Whether to look for a way again. False: it is too early to go around what cannot be used."""
         progress = ProgressLog("catching up", of=len(steps))
-        # What has to pass a probe passes it by itself, or nobody could say which one did not.
-        done, may_fold = 0, staging.checks.quality is None
+        # What may have to be undone is not taken together: which state passes could not be found.
+        done, may_fold = 0, self._staging.checks.quality is None
         while done < len(steps):
             progress.tell(done)
             manifest = manifest_of(steps[done])
-            taken = _take_together(model, steps, done, chain.run_dir, staging) if may_fold else []
+            taken = (
+                _take_together(self._model, steps, done, self._chain.run_dir, self._staging)
+                if may_fold
+                else []
+            )
             # One that could not be applied is no reason to read the next ones twice.
             may_fold = may_fold and taken is not None
             try:
-                taken = taken or [
-                    (manifest, _take(model, manifest, chain.run_dir, staging, watch, slice_bytes))
-                ]
+                taken = taken or [(manifest, self._take(manifest))]
             except (ChainError, ApplyError) as error:
-                if chain.report_broken(manifest, error) is not None:
-                    return origin
-                break
+                return self._chain.report_broken(manifest, error) is None
             for manifest, accepted in taken:
-                staging.checks.values.accept(accepted)
-                chain.report_used(manifest, model.metadata)
-                if manifest.kind is Kind.FULL:
-                    norms.replace(accepted.figures)
-                else:
-                    norms.add_delta(accepted.figures)
-                origin = chain.origin_after(manifest, origin)
+                self._report_used(manifest, accepted)
             done += len(taken)
+        return True
+
+    def _report_used(self, manifest: Manifest, accepted: Accepted) -> None:
+        self._staging.checks.values.accept(accepted)
+        self._chain.report_used(manifest, self._model.metadata)
+        if manifest.kind is Kind.FULL:
+            self._norms.replace(accepted.figures)
+        else:
+            self._norms.add_delta(accepted.figures)
+        self.origin = self._chain.origin_after(manifest, self.origin)
+
+    def _take(self, manifest: Manifest) -> Accepted:
+        model, checks = self._model, self._staging.checks
+        if manifest.kind is Kind.DELTA:
+            before, step = model.node, model.step
+            staged = self._staging.stage(model, self._chain.run_dir, manifest, self._watch)
+            accepted = staged.accepted
+            model.apply()
+            if checks.quality is not None and before is not None:
+                self._history.push(UndoEntry(before, step, self.origin, staged.preimage))
+        else:
+            schema = model.metadata.schema
+            self._history.clear()
+            with contextlib.closing(checks.open_full(self._chain.run_dir, manifest, schema)) as files:
+                accepted = checks.values.check_full(files, schema)
+                restore_verified(model, files, slice_bytes=self._slice_bytes)
+            if not model.metadata.is_incremental:
+                self._require_full_quality(manifest)
+        require_node(model, manifest.node)
+        return accepted
+
+    def _require_full_quality(self, manifest: Manifest) -> None:
+        """Of an export that takes nothing but fulls, each is an end. Raises SanityError."""
+        quality = self._staging.checks.quality
+        is_ordered = self._chain.orders.pin is not None
+        if quality is None or is_ordered or self._staging.checks.values.is_released(manifest.node):
+            return
+        try:
+            quality.require(self._model, manifest, None)
+        except SanityError:
+            # What was there before is overwritten: then another full has to be found.
+            self._model.node = None
+            raise
 
 
 def manifest_of(step: Step) -> Manifest:
@@ -77,44 +186,6 @@ def manifest_of(step: Step) -> Manifest:
             return manifest
         case UndoTo(node):
             raise ValueError(f"there is nothing to undo to {node} with")
-
-
-def _take(
-    model: LiveModel,
-    manifest: Manifest,
-    run_dir: Path,
-    staging: DeltaStaging,
-    watch: Stopwatch,
-    slice_bytes: int,
-) -> Accepted:
-    checks, schema = staging.checks, model.metadata.schema
-    quality = None if checks.values.is_released(manifest.node) else checks.quality
-    if manifest.kind is Kind.DELTA:
-        before = model.node
-        if quality is not None and before is not None:
-            quality.prepare(model, before)
-        staged = staging.stage(model, run_dir, manifest, watch)
-        accepted = staged.accepted
-        model.apply()
-        if quality is not None:
-            require_quality(quality, model, manifest, before, staged.preimage, watch)
-    else:
-        with contextlib.closing(checks.open_full(run_dir, manifest, schema)) as files:
-            accepted = checks.values.check_full(files, schema)
-            restore_verified(model, files, slice_bytes=slice_bytes)
-        if quality is not None:
-            _require_full_quality(quality, model, manifest)
-    require_node(model, manifest.node)
-    return accepted
-
-
-def _require_full_quality(quality: QualityProbe, model: LiveModel, manifest: Manifest) -> None:
-    """Raises SanityError. What was there before is overwritten: then another full has to be found."""
-    try:
-        quality.require(model, manifest, None)
-    except SanityError:
-        model.node = None
-        raise
 
 
 def _take_together(

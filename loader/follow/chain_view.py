@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from hotdelta.chain import ApplyDelta, Kind, Listing, Manifest, Node, Plan, Position, Refused, Scanner, plan
@@ -103,12 +104,22 @@ class ChainView:
         """When a look found it; None when that was too long ago."""
         return self._seen_at.get((manifest.node, manifest.kind))
 
-    def plan_from(self, live: Node | None, metadata: ExportMetadata, undoable: Sequence[Node] = ()) -> Plan:
-        """The way to the newest state that can be reached and is allowed, around what is broken or quarantined."""
+    def plan_from(
+        self,
+        live: Node | None,
+        metadata: ExportMetadata,
+        undoable: Sequence[Node] = (),
+        *,
+        failed: AbstractSet[Node] = frozenset(),
+    ) -> Plan:
+        """The way to the newest state that can be reached and is allowed, around what is broken or quarantined.
+
+        And around what has `failed` this once.
+        """
         listing = self._broken.filter(self._scanned)
         manifests, refused = listing.manifests, listing.refused
         schema, wholes = metadata.schema.digest, self._fit.wholes(metadata.schema)
-        excluded = self.quarantine.nodes | self.orders.bad
+        excluded = self.quarantine.nodes | self.orders.bad | failed
         if not metadata.is_incremental:
             # Deltas cannot be used, but they say where in the history the live state is.
             fulls = self._full_nodes()

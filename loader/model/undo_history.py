@@ -71,6 +71,14 @@ class UndoHistory:
         for _ in entries:
             self.bytes -= self._entries.pop().bytes
 
+    def pop(self) -> UndoEntry | None:
+        """The newest entry, removed; None when there is none."""
+        if not self._entries:
+            return None
+        entry = self._entries.pop()
+        self.bytes -= entry.bytes
+        return entry
+
     def clear(self) -> None:
         self._entries.clear()
         self.bytes = 0

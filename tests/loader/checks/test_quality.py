@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,11 +16,11 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotdelta.chain import Position
+from hotdelta.chain import Kind, Position
 from hotdelta.errors import ConfigurationError, RequestError
 from hotdelta.quality_probe import MAX_ROWS, Probe
 from hotdelta.sanity_limits import SanitySettings
-from loader import Loader, LoaderStatus, StaticLoader
+from loader import Loader, LoaderStatus, State, StaticLoader
 from loader.checks.quality import QualityProbe, area_under_curve, log_loss
 from server.model_settings import ModelSettings
 from tests.loader.step_model import (
@@ -28,6 +29,8 @@ from tests.loader.step_model import (
     Trainer,
     _write_values,
     export,
+    find_commit,
+    move_away,
     serving,
     wait_for_position,
     wait_for_status,
@@ -36,7 +39,7 @@ from tests.waiting import wait_until
 
 ROWS = 20
 GOOD, BETTER, RUINED = 2.0, 3.0, -2.0
-FIRST_FULL = Position(1, 1)
+FIRST_FULL, GOOD_DELTA = Position(1, 1), Position(1, 2)
 
 
 class ClickModel(StepModel):
@@ -200,6 +203,122 @@ def test_a_server_that_starts_does_not_catch_up_with_what_it_would_not_serve(
         assert "the log loss, 2.127" in reason_of(loader, ruined)
         wait_for_position(loader, before)
         assert clicks(loader)[0][0] < 0.2
+
+
+@pytest.mark.parametrize("undo_bytes", [2**20, 0], ids=["by undoing", "by a full and deltas"])
+def test_a_server_that_starts_serves_the_newest_state_that_passes(
+    root: Path, trainer: Trainer, probe: Probe, undo_bytes: int
+) -> None:
+    before = train(trainer, BETTER)
+    ruined = train(trainer, RUINED)
+    train(trainer, 2 * RUINED)
+    with serving(root, probe=probe, undo_bytes=undo_bytes) as loader:
+        wait_for_position(loader, before)
+        assert clicks(loader)[1] == before
+        reason_of(loader, ruined)
+        # As when it was there when the ruined one came.
+        assert [item.node.position for item in loader.status().quarantined] == [ruined]
+        wait_for_position(loader, healed := train(trainer, GOOD, is_full=True))
+        assert clicks(loader)[1] == healed
+
+
+def start_untrained(root: Path, trainer: Trainer) -> Position:
+    """What is exported does not pass, nor does the full before it, nor the next delta."""
+    shutil.rmtree(root / "export")
+    train(trainer, 0.1)
+    export(root / "run", root / "export")
+    return train(trainer, 0.2)
+
+
+def test_states_that_nobody_is_served_are_not_judged(root: Path, trainer: Trainer, probe: Probe) -> None:
+    start_untrained(root, trainer)
+    good = train(trainer, BETTER)
+    with serving(root, probe=probe) as loader:
+        wait_for_position(loader, good)
+        assert clicks(loader)[0][0] < 0.2
+        status = wait_for_status(loader, lambda status: status.state is State.FOLLOWING, "it follows")
+        assert status.quarantined == ()
+
+
+def test_a_full_from_the_start_of_training_does_not_keep_a_server_from_starting(
+    root: Path, trainer: Trainer, probe: Probe
+) -> None:
+    train(trainer, math.nan)
+    shutil.rmtree(root / "export")
+    export(root / "run", root / "export")
+    trainer.close()
+    # Its own values are bad, so it needs the full, of zeros, and the delta after it.
+    with serving(root, probe=probe) as loader:
+        wait_for_position(loader, GOOD_DELTA)
+        assert clicks(loader)[1] == GOOD_DELTA
+        assert all(item.node.position > GOOD_DELTA for item in loader.status().quarantined)
+
+
+@pytest.mark.parametrize("is_released", [False, True], ids=["a better one", "a release"])
+def test_without_a_state_that_passes_a_server_waits_for(
+    root: Path, trainer: Trainer, tmp_path: Path, is_released: bool
+) -> None:
+    # The delta that the root comes with has a log loss of 0.1269.
+    probe = written(tmp_path / "probe", max_log_loss=0.1)
+    newest = start_untrained(root, trainer)
+    with serving(root, probe=probe) as loader:
+        status = wait_for_status(loader, lambda status: bool(status.quarantined), "it is told")
+        assert not status.is_ready
+        assert [item.node.position for item in status.quarantined] == [newest]
+        assert "the log loss, 0.5981, is more than 0.1" in status.quarantined[0].reason
+        wait_for_status(
+            loader, lambda status: f"export 1: it leads to {newest}" in status.reason, "it says why"
+        )
+        if is_released:
+            loader.release(newest)
+            wait_for_position(loader, newest)
+        else:
+            wait_for_position(loader, train(trainer, BETTER))
+        wait_for_status(loader, lambda status: status.quarantined == (), "nothing is in quarantine any more")
+
+
+def test_a_full_that_does_not_pass_does_not_hide_the_way_beside_it(
+    root: Path, trainer: Trainer, probe: Probe
+) -> None:
+    ruined = train(trainer, RUINED, is_full=True)
+    # All that is left is the export, which passes, and that full.
+    for kind, position in ((Kind.FULL, FIRST_FULL), (Kind.DELTA, GOOD_DELTA), (Kind.DELTA, ruined)):
+        move_away(root / "run", find_commit(root / "run", position, kind), root / "away")
+    with serving(root, probe=probe) as loader:
+        wait_for_position(loader, GOOD_DELTA)
+        assert "the log loss, 2.127" in reason_of(loader, ruined)
+        assert clicks(loader)[1] == GOOD_DELTA
+
+
+def test_a_new_export_that_does_not_pass_leaves_the_served_one(root: Path, probe: Probe) -> None:
+    shutil.copytree(root / "run", root / "elsewhere")
+    other = Trainer(root / "elsewhere", model=ClickModel())
+    ruined = train(other, RUINED)
+    other.close()
+    # No full leads the new export to another state.
+    move_away(root / "run", find_commit(root / "run", FIRST_FULL, Kind.FULL), root / "away")
+    with serving(root, probe=probe) as loader:
+        wait_for_position(loader, GOOD_DELTA)
+        export(root / "elsewhere", root / "export")
+        assert "it leads to 2.1, which does not pass: the probe: the log loss, 2.127" in reason_of(
+            loader, ruined
+        )
+        assert (loader.status().export_version, clicks(loader)[1]) == (1, GOOD_DELTA)
+        loader.release(ruined)
+        wait_for_position(loader, ruined)
+        assert loader.status().export_version == 2
+
+
+def test_what_a_server_is_pinned_at_is_served_and_the_log_says_what_the_probe_finds(
+    root: Path, trainer: Trainer, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    ruined = train(trainer, RUINED)
+    train(trainer, GOOD)
+    with serving(root, probe=probe, pin=ruined) as loader:
+        wait_for_position(loader, ruined)
+        assert clicks(loader)[1] == ruined
+        assert "what was ordered does not pass" in caplog.text
 
 
 def test_a_full_that_a_server_starts_from_is_probed(root: Path, trainer: Trainer, probe: Probe) -> None:
