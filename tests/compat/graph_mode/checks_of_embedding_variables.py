@@ -283,6 +283,16 @@ def test_scopes_share_and_refuse_as_tf_get_variable() -> None:
             with pytest.raises(ValueError, match="share"):
                 tf.get_embedding_variable("emb", 8)
         assert one.op.name == "deep/emb"
+        # A scope that is entered again has another scope of operations.
+        option = tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(2))
+        with tf.variable_scope("deep"):
+            tf.get_embedding_variable("more", 4, ev_option=option)
+        found = {each.op.name for each in tf.global_variables()}
+        emb = {f"deep/emb{suffix}" for suffix in ("", "_counts", "_first_rows", "_index")}
+        more = {
+            f"deep/more{suffix}" for suffix in ("", "_counts", "_first_rows", "_index", "_usage", "_waiting")
+        }
+        assert found == emb | more | {"deep/more_waiting_counts"}
         with tf.variable_scope("deep"), pytest.raises(ValueError, match="already exists"):
             tf.get_embedding_variable("emb", 4)
         with tf.variable_scope("deep", reuse=True), pytest.raises(ValueError, match="does not exist"):

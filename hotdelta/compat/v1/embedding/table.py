@@ -84,9 +84,7 @@ class EmbeddingTable:
         self.rows = rows
         # In no collection: begun with the rows, and in no checkpoint.
         self.private: list[Any] = []
-        self.counts = v1.Variable(
-            settings.first_counts, trainable=False, use_resource=True, name=f"{name}_counts"
-        )
+        self.counts = _whole_variable(settings.first_counts, f"{name}_counts")
         self.index = ReservedVariable(
             capacity=settings.max_buckets,
             first_row=np.zeros(settings.bucket_columns, np.int64),
@@ -175,9 +173,7 @@ class EmbeddingTable:
         if layout is None:
             return None, None
         key = f"{names.WAITING_PREFIX}{layout.kind}/{self.name}"
-        counts = v1.Variable(
-            layout.first_counts, trainable=False, use_resource=True, name=f"{self.name}_waiting_counts"
-        )
+        counts = _whole_variable(layout.first_counts, f"{self.name}_waiting_counts")
         save_as(counts, key + names.WAITING_COUNTS_SUFFIX)
         keep_from_serving(counts)
         if layout.shape is None:
@@ -401,6 +397,12 @@ class EmbeddingTable:
         """What it knows of its keys beside their rows, which a checkpoint need not have."""
         found = (self.usage, self.waiting, self.waiting_counts)
         return [variable for variable in found if variable is not None]
+
+
+def _whole_variable(first: Array, name: str) -> Any:
+    """`name` is that in the graph, whatever scope is open: checkpoints know it by that."""
+    with v1.name_scope(None), tf.control_dependencies(None):
+        return v1.Variable(first, trainable=False, use_resource=True, name=name)
 
 
 @tf.RegisterGradient(_GRADIENT_OF_ROWS)
