@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hotdelta.chain.bundle.delta_tensors import SHARD_ROLES, shard_of, state_tensors
 from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
@@ -20,7 +21,6 @@ from hotdelta.io.model_state import HeldVariable
 from hotdelta.io.served_part import ServedPart
 from hotdelta.train.model.id_rules import SavedIdRule
 from hotdelta.train.resume.trainer_state import TrainerState
-from hotdelta.train.save.delta_bundle import SHARD_ROLES, shard_of, state_tensors
 from hotdelta.train.tables.row_values import Array
 
 

@@ -1,14 +1,33 @@
-"""Which tensors of a delta are those of a variable."""
+"""The tensors of a bundle: which are those of a variable, what each says of itself, and in which data file they lie."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hotdelta.chain.format import names
+from hotdelta.chain.format.position import Node, encode_identity
+
+SHARD_ROLES = (names.ROLE_SERVING, names.ROLE_TRAINING)
 
 # What comes before the key of the table in that of a slot: Keras's optimizers may be wrapped, DeltaWriter has `slots`.
 _BEFORE_TABLE = re.compile(r"(?:optimizer(?:/inner|/optimizers/\d+)*|slots)/[^/]+/|[^/]*/")
+
+
+def shard_of(role: str) -> int:
+    return SHARD_ROLES.index(role)
+
+
+def state_tensors(node: Node, parent: Node | None, step: int) -> Mapping[str, npt.NDArray[Any]]:
+    """What every bundle says about itself, for a graph to read."""
+    return {
+        names.IDENTITY_TENSOR: np.array(encode_identity(node, parent), np.int64),
+        names.STEP_TENSOR: np.array(step, np.int64),
+    }
 
 
 def ids_tensor(tensors: Container[str], key: str, *, owner: str = "") -> str:

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from hotdelta.chain.bundle.delta_tensors import possible_tables
+from hotdelta.chain.bundle.delta_tensors import SHARD_ROLES, possible_tables, shard_of, state_tensors
 from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import HighestStep, Kind, Manifest
-from hotdelta.chain.format.position import encode_identity
 from hotdelta.chain.history.scan import Listing
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE, SigningKey
 from hotdelta.chain.history.state import ChainState
@@ -27,7 +24,6 @@ from hotdelta.chain.history.verification import directory_of
 from hotdelta.chain.store.commit import commit
 from hotdelta.errors import ChainError
 
-_SHARD_ROLES = (names.ROLE_SERVING, names.ROLE_TRAINING)
 _SLICE_BYTES = 16 * 1024 * 1024
 
 OnWrite = Callable[[int], None]
@@ -85,9 +81,9 @@ def _write(state: ChainState, prefix: str, disk: Disk, on_write: OnWrite) -> Pre
         found = reader.type_of(key)
         if found is None:
             raise ChainError(f"no commit has all of {key!r}", hint="take a position that a full leads to")
-        layouts.append(TensorLayout(key, found.dtype, found.shape, _SHARD_ROLES.index(roles[key])))
+        layouts.append(TensorLayout(key, found.dtype, found.shape, shard_of(roles[key])))
     directory = directory_of(state.run_dir, Kind.FULL)
-    writer = BundleWriter(directory, prefix, layouts, shard_roles=_SHARD_ROLES, disk=disk)
+    writer = BundleWriter(directory, prefix, layouts, shard_roles=SHARD_ROLES, disk=disk)
     try:
         for name, (_, value) in own.items():
             writer.write(name, value)
@@ -101,12 +97,11 @@ def _write(state: ChainState, prefix: str, disk: Disk, on_write: OnWrite) -> Pre
 
 def _own_tensors(state: ChainState, reader: StateReader) -> Iterator[tuple[str, tuple[int, Array]]]:
     newest = state.newest
-    serving, training = (_SHARD_ROLES.index(role) for role in _SHARD_ROLES)
-    yield names.IDENTITY_TENSOR, (serving, np.array(encode_identity(newest.node, newest.parent), np.int64))
-    yield names.STEP_TENSOR, (serving, np.array(newest.step, np.int64))
+    for name, value in state_tensors(newest.node, newest.parent, newest.step).items():
+        yield name, (shard_of(names.ROLE_SERVING), value)
     trainer_state = reader.newest_tensor(names.TRAINER_STATE_TENSOR)
     if trainer_state is not None:
-        yield names.TRAINER_STATE_TENSOR, (training, trainer_state)
+        yield names.TRAINER_STATE_TENSOR, (shard_of(names.ROLE_TRAINING), trainer_state)
 
 
 def _roles(index: StateIndex) -> Mapping[str, str]:

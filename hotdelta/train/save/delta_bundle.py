@@ -7,24 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from hotdelta.chain.bundle.delta_tensors import ids_tensor
+from hotdelta.chain.bundle.delta_tensors import SHARD_ROLES, ids_tensor, shard_of, state_tensors
 from hotdelta.chain.bundle.parts import discard_parts
 from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
-from hotdelta.chain.format.position import Node, encode_identity
+from hotdelta.chain.format.position import Node
 from hotdelta.train.model.variables import OtherVariable
 from hotdelta.train.rows.cut import Cut, RowBlock
 from hotdelta.train.save.server_delta import merge_server_parts, rows_on_servers
 from hotdelta.train.save.server_parts import plan_parts, unused_stem
 from hotdelta.train.tables.row_values import Array
 from hotdelta.train.tables.server_rows import ServerRows
-
-SHARD_ROLES = (names.ROLE_SERVING, names.ROLE_TRAINING)
-
-
-def shard_of(role: str) -> int:
-    return SHARD_ROLES.index(role)
 
 
 def write_delta(
@@ -66,14 +60,6 @@ def _write(
     except BaseException:
         writer.abandon()
         raise
-
-
-def state_tensors(node: Node, parent: Node | None, step: int) -> Mapping[str, Array]:
-    """What every bundle says about itself, for a graph to read."""
-    return {
-        names.IDENTITY_TENSOR: np.array(encode_identity(node, parent), np.int64),
-        names.STEP_TENSOR: np.array(step, np.int64),
-    }
 
 
 def _tensors(

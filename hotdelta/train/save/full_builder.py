@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hotdelta.chain.bundle.delta_tensors import SHARD_ROLES, shard_of, state_tensors
 from hotdelta.chain.bundle.row_memory import rows_within
 from hotdelta.chain.bundle.writer import BundleWriter, PreparedBundle, TensorLayout
 from hotdelta.chain.disk import Disk
@@ -24,7 +25,6 @@ from hotdelta.errors import CommitError
 from hotdelta.train.model.variables import ModelVariables, RowVariable
 from hotdelta.train.rows.cut import Cut
 from hotdelta.train.rows.tracking import TableTracker
-from hotdelta.train.save.delta_bundle import SHARD_ROLES, shard_of, state_tensors
 from hotdelta.train.save.server_full import ServerCopy, shard_to_write
 from hotdelta.train.save.server_parts import unused_stem
 from hotdelta.train.tables.row_values import Array, Ids
