@@ -78,9 +78,7 @@ class AdamAsyncOptimizer(OpenOptimizer):
 
     def _move(self, variable: Any, new_m: tf.Tensor, new_v: tf.Tensor) -> tf.Tensor:
         learning_rate, _, _, epsilon = self._numbers(variable)
-        beta1_power, beta2_power = self._powers(variable)
-        alpha = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
-        return new_m * alpha / (tf.sqrt(new_v) + epsilon)
+        return adam_move(new_m, new_v, learning_rate, epsilon, powers=self._powers(variable))
 
     def _raise_powers(self, variable: Any, *, after: tf.Tensor, is_step: Any) -> list[tf.Operation]:
         """Once for each step; a step without rows is none. After those were read that the step goes by."""
@@ -101,6 +99,20 @@ class AdamAsyncOptimizer(OpenOptimizer):
     def _numbers(self, variable: Any) -> list[tf.Tensor]:
         """Learning rate, beta1, beta2, epsilon, of the type of the variable."""
         return [tf.cast(number, variable.dtype.base_dtype) for number in self._prepared]
+
+
+def adam_move(
+    new_m: tf.Tensor,
+    new_v: tf.Tensor,
+    learning_rate: tf.Tensor,
+    epsilon: tf.Tensor,
+    *,
+    powers: tuple[Any, Any],
+) -> tf.Tensor:
+    """By how much Adam moves what has these moments. `powers`: of beta1 and beta2, up to this step."""
+    beta1_power, beta2_power = powers
+    alpha = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
+    return new_m * alpha / (tf.sqrt(new_v) + epsilon)
 
 
 def refuse_locking(use_locking: bool) -> None:

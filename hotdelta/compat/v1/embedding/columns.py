@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.embedding.lookups import safe_embedding_lookup_sparse
 from hotdelta.compat.v1.embedding.options import EmbeddingVariableOption
+from hotdelta.compat.v1.embedding.reserved import kept_in
 from hotdelta.compat.v1.embedding.variable import get_embedding_variable
 from hotdelta.compat.v1.graph.session_config import say_without_effect
 from hotdelta.errors import ConfigurationError
@@ -183,8 +184,5 @@ def shared_embedding_columns_of(
 
 def _scope_of_shared(name: str) -> Any:
     """Of a graph: the scope in which the variable was first asked for."""
-    graph = v1.get_default_graph()
-    if not hasattr(graph, _SHARED_SCOPES):
-        setattr(graph, _SHARED_SCOPES, {})
-    scopes: dict[str, Any] = getattr(graph, _SHARED_SCOPES)
+    scopes = kept_in(v1.get_default_graph(), _SHARED_SCOPES)
     return scopes.setdefault(name, v1.get_variable_scope())

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.deeprec.adam_async import adam_move
 from hotdelta.compat.v1.deeprec.variable_writes import subtract_rows, write_rows
 from hotdelta.compat.v1.embedding.reserved import ReservedVariable
 from hotdelta.compat.v1.embedding.variable import EmbeddingVariable
@@ -20,13 +21,13 @@ class AdamOptimizer(OpenAdam):
     def update_rows(self, variable: Any, ids: tf.Tensor, grad: tf.Tensor) -> tf.Operation | None:
         if not isinstance(variable, EmbeddingVariable):
             return None
-        learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power = self.numbers(variable.dtype)
+        learning_rate, beta1, beta2, epsilon, *powers = self.numbers(variable.dtype)
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         new_m = tf.gather(m, ids) * beta1 + grad * (1 - beta1)
         new_v = tf.gather(v, ids) * beta2 + tf.square(grad) * (1 - beta2)
-        alpha = learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
+        move = adam_move(new_m, new_v, learning_rate, epsilon, powers=(powers[0], powers[1]))
         return tf.group(
-            subtract_rows(variable, ids, new_m * alpha / (tf.sqrt(new_v) + epsilon)),
+            subtract_rows(variable, ids, move),
             write_rows(m, ids, new_m),
             write_rows(v, ids, new_v),
         )

@@ -68,3 +68,11 @@ def private_variables() -> Iterator[list[Any]]:
         yield made
     made.extend(collection[before:])
     del collection[before:]
+
+
+def kept_in(graph: Any, name: str) -> dict[str, Any]:
+    """What a graph keeps under this name: a dictionary beside it would keep every graph."""
+    if not hasattr(graph, name):
+        setattr(graph, name, {})
+    found: dict[str, Any] = getattr(graph, name)
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta.chain.format import names
-from hotdelta.compat.v1.embedding.reserved import ReservedVariable, private_variables
+from hotdelta.compat.v1.embedding.reserved import ReservedVariable, kept_in, private_variables
 from hotdelta.compat.v1.embedding.session_cells import SessionCells, SessionLink
 from hotdelta.compat.v1.embedding.touched import ReservedFlags
 from hotdelta.compat.v1.graph.saved_variables import save_as
@@ -130,9 +131,8 @@ class EmbeddingTable:
             self._mutex = tf.raw_ops.MutexV2(
                 container="", shared_name=f"hotdelta/{name}", name=f"{name}_mutex"
             )
-        # What waits until the slots of new rows have begun, for each gradient; and what begins them.
-        self._gradients: list[tuple[tf.Operation, tf.Operation]] = []
-        # The same by the call of tf.gradients that made them.
+        # For each gradient what inserts, and what waits until the slots of new rows have begun; by the call of
+        # tf.gradients that made them.
         self._insertions: dict[str, list[tuple[tf.Operation, tf.Operation]]] = {}
         self.slots: list[ReservedVariable] = []
         self._find = self._function(self.keyed.index.find)
@@ -263,7 +263,6 @@ class EmbeddingTable:
         for _, waiting in before[-1:]:
             run_before(waiting, ready)
         before.append((rows.op, ready))
-        self._gradients.append((rows.op, ready))
         for slot in self.slots:
             self._begin_before(slot, rows.op, ready)
         with tf.control_dependencies([ready]):
@@ -282,9 +281,8 @@ class EmbeddingTable:
         So a key that any of them admits is trained by all, and which comes first is no matter of chance. What is in a
         branch stands alone: nothing outside may wait for it.
         """
-        if is_in_control_flow(read):
-            return []
-        call = str(v1.get_default_graph().get_name_scope()).removesuffix(f"{read.name}_grad")
+        scope = str(v1.get_default_graph().get_name_scope())
+        call = scope if is_in_control_flow(read) else scope.removesuffix(f"{read.name}_grad")
         return self._insertions.setdefault(call, [])
 
     def _has_several_lookups(self, graph: Any) -> bool:
@@ -294,7 +292,7 @@ class EmbeddingTable:
         """A variable with a row for each row, for an optimizer; each of its rows begins as `first_row`."""
         slot = self._make_slot(first_row, name, None)
         self.slots.append(slot)
-        for inserted, ready in self._gradients:
+        for inserted, ready in chain.from_iterable(self._insertions.values()):
             self._begin_before(slot, inserted, ready)
         return slot
 
@@ -420,7 +418,4 @@ def _of_choice(_choice: tf.Operation, gradient: Any) -> tuple[None, Any, None]:
 
 
 def _lookups(graph: Any) -> dict[str, _Lookup]:
-    if not hasattr(graph, _LOOKUPS):
-        setattr(graph, _LOOKUPS, {})
-    found: dict[str, _Lookup] = getattr(graph, _LOOKUPS)
-    return found
+    return kept_in(graph, _LOOKUPS)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hotdelta.chain.bundle.slice_key import can_be_sliced
 from hotdelta.compat.v1.embedding.options import EmbeddingVariableOption, GlobalStepEvict
-from hotdelta.compat.v1.embedding.reserved import ReservedVariable
+from hotdelta.compat.v1.embedding.reserved import ReservedVariable, kept_in
 from hotdelta.compat.v1.embedding.table import EmbeddingTable, MatrixRows
 from hotdelta.compat.v1.graph.saved_variables import is_remote
 from hotdelta.compat.v1.graph.session_config import say_without_effect
@@ -194,10 +194,7 @@ def embedding_variables(graph: Any) -> list[EmbeddingVariable]:
 
 
 def _known(graph: Any) -> dict[str, EmbeddingVariable]:
-    if not hasattr(graph, _VARIABLES):
-        setattr(graph, _VARIABLES, {})
-    found: dict[str, EmbeddingVariable] = getattr(graph, _VARIABLES)
-    return found
+    return kept_in(graph, _VARIABLES)
 
 
 def _reused(found: EmbeddingVariable, name: str, reuse: Any, width: Any) -> EmbeddingVariable:

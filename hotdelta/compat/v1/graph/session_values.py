@@ -132,6 +132,13 @@ def gather_rows(saved: SavedVariable, part: Part, ids: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.GatherV2(params=part.reference, indices=ids, axis=0)
 
 
+def rows_in_use(saved: SavedVariable, part: Part) -> tf.Tensor | None:
+    """All of a part that grows; None: it does not, and all of it is its value."""
+    if saved.growth is None:
+        return None
+    return gather_rows(saved, part, tf.range(saved.growth.rows_in_use()))
+
+
 def _read(part: Part) -> tf.Tensor:
     with tf.device(part.variable.device):
         return part.variable.read_value()

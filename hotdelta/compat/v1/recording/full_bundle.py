@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hotdelta.chain.bundle.delta_tensors import state_tensors
 from hotdelta.chain.bundle.digest import digest_bytes
 from hotdelta.chain.bundle.parts import discard_parts, merge_parts
 from hotdelta.chain.bundle.writer import PreparedBundle
@@ -18,10 +19,9 @@ from hotdelta.chain.format.manifest import FileRecord
 from hotdelta.chain.format.position import Node
 from hotdelta.chain.write_failure import translated
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, cpu_of
-from hotdelta.compat.v1.graph.session_values import gather_rows
+from hotdelta.compat.v1.graph.session_values import rows_in_use
 from hotdelta.compat.v1.recording.shard_save import ShardSave, ShardTensor
 from hotdelta.errors import CommitError
-from hotdelta.train.save.delta_bundle import state_tensors
 
 IN_PROGRESS = f"{names.FULL_STEM}in-progress"
 META_SUFFIX = ".meta"
@@ -95,6 +95,5 @@ def _tensors(saved: Sequence[SavedVariable], role_of: Mapping[str, str]) -> Iter
 
 
 def _value(item: SavedVariable, part: Part) -> tf.Tensor:
-    if item.growth is None:
-        return part.variable.read_value()
-    return gather_rows(item, part, tf.range(item.growth.rows_in_use()))
+    rows = rows_in_use(item, part)
+    return part.variable.read_value() if rows is None else rows

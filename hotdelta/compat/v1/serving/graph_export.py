@@ -17,9 +17,9 @@ from hotdelta import signatures as contract
 from hotdelta.chain.format import names
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.format.schema import Schema, parts_rule
-from hotdelta.compat.v1.graph.saved_variables import SavedVariable, find_saved_variables, split_strings
+from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, find_saved_variables, split_strings
 from hotdelta.compat.v1.graph.served_variables import served_variables
-from hotdelta.compat.v1.graph.session_values import gather_rows
+from hotdelta.compat.v1.graph.session_values import rows_in_use
 from hotdelta.compat.v1.recording.layout import GraphLayout, find_layout
 from hotdelta.compat.v1.serving.lookup_tables import make_lookup_tables, read_initializers
 from hotdelta.compat.v1.serving.rewrite import ServingGraph, rewrite_for_serving
@@ -208,12 +208,15 @@ def _trace(
 
 
 def _read(session: Any, item: SavedVariable) -> np.ndarray:
-    if item.growth is not None:
-        (part,) = item.parts
-        return np.asarray(session.run(gather_rows(item, part, tf.range(item.growth.rows_in_use()))))
-    parts = [value_in_graph(part.variable) if part.is_resource else part.reference for part in item.parts]
-    values = session.run(parts)
+    values = session.run([_value(item, part) for part in item.parts])
     return np.asarray(values[0]) if len(values) == 1 else np.concatenate(values)
+
+
+def _value(item: SavedVariable, part: Part) -> tf.Tensor:
+    rows = rows_in_use(item, part)
+    if rows is not None:
+        return rows
+    return value_in_graph(part.variable) if part.is_resource else part.reference
 
 
 def _require_same_variables(layout: GraphLayout, schema: Schema) -> None:
