@@ -10,8 +10,9 @@ SOURCES := hotdelta exporter loader server tests benchmarks examples scripts
 BENCHMARKS = $(filter-out __init__ _%,$(basename $(notdir $(wildcard benchmarks/*.py))))
 
 # A file of tests keeps to one process, because its fixtures are expensive. In the order of their names: with the files
-# of few tests at the end, the longest of all would begin when the other process is done. PARALLEL= runs them in one.
-PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder
+# of few tests at the end, the longest of all would begin when the others are done. PARALLEL= runs them in one. Three for
+# two cores, because tests wait a third of their time: for the disk, for processes, for pauses that must be as long.
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 # What chance decides is the same in every run of the tests, so that CI fails only for what changed. To search:
 # make test PROFILE=default HOTDELTA_CHAOS_SEED= (make soak always searches, and prints the seed of what fails).
@@ -44,19 +45,25 @@ demo: setup ## train, export and serve on this machine, and watch the lag (DEMO_
 
 .PHONY: test
 test: setup packages ## run the tests; ARGS="tests/chain -k hole" for some of them
-	@$(BIN)/python -m pytest -m "not soak" --hypothesis-profile $(PROFILE) $(PARALLEL) $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not hdfs" --hypothesis-profile $(PROFILE) $(PARALLEL) $(ARGS)
 
 .PHONY: test-newest
 test-newest: packages ## run them with the newest releases, in .venv-newest: do the upper bounds of pyproject.toml still hold?
 	@scripts/setup newest
-	@.venv-newest/bin/python -m pytest -m "not soak" --hypothesis-profile $(PROFILE) $(PARALLEL) $(ARGS)
+	@.venv-newest/bin/python -m pytest -m "not soak and not hdfs" --hypothesis-profile $(PROFILE) $(PARALLEL) $(ARGS)
+
+.PHONY: test-hdfs
+test-hdfs: setup ## run the tests of stores in HDFS on a real NameNode and DataNode (downloads 220 MB once; needs java and apt-get)
+	@scripts/hdfs-jars build/hdfs
+	@HOTDELTA_HDFS_JARS=build/hdfs/jars $(BIN)/python -m pytest -m hdfs tests/remote $(ARGS)
 
 .PHONY: check
-check: setup ## format, lint, types, import rules
+check: setup ## format, lint, types, import rules, links of the pages
 	@$(BIN)/ruff format --check $(SOURCES)
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@said=$$(scripts/make_site 2>&1) || { echo "$$said"; exit 1; }
 
 .PHONY: format
 format: setup ## rewrite the sources in the house format

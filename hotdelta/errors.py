@@ -4,6 +4,7 @@ HotdeltaError
 ├── ConfigurationError        a configuration that cannot do what it says (also a ValueError)
 ├── DirectoryBusyError        another trainer writes to this directory
 ├── JobRestartedError         this trainer's work is not what its job goes on from
+├── SupersededError           another trainer went on with this chain
 ├── ModelMismatchError        the model and what is on disk do not fit
 ├── ChainError                what is on disk cannot be followed
 │   ├── ManifestError         one manifest cannot be used (malformed, unknown version, too large)
@@ -12,6 +13,13 @@ HotdeltaError
 │   └── SchemaError           a manifest belongs to a model of another schema
 ├── CommitError               a save could not be committed (disk full, permission, directory gone)
 │   └── UnsavedError          training ended, and its last steps are not on disk
+├── StoreError                a store beyond this machine did not do what it was asked
+│   ├── ObjectMissingError    no object has this name
+│   ├── NameTakenError        a name that should be new may be taken
+│   ├── ObjectTooLargeError   an object is larger than anything that belongs there
+│   ├── ObjectDamagedError    an object is not what its record says
+│   ├── UnfitStoreError       a store does not keep a promise that chains rest on
+│   └── UnpublishedError      what was committed on this machine is not in its store
 ├── ApplyError                an update could not be staged or applied to the live model
 │   └── SanityError           the values of an update are not what training writes
 ├── NotReadyError             no model is served yet
@@ -68,6 +76,10 @@ class DirectoryBusyError(HotdeltaError):
 
 class JobRestartedError(HotdeltaError):
     """The job goes on from a position that this trainer's work does not follow: it has to go back there."""
+
+
+class SupersededError(HotdeltaError):
+    """A trainer that began later has the chain: whatever this one saves from now on would be followed by nobody."""
 
 
 class ModelMismatchError(HotdeltaError):
@@ -147,6 +159,46 @@ class UnsavedError(CommitError):
             + ("nothing" if position is None else f"position {position}"),
         )
         self.steps, self.rows, self.position = steps, rows, position
+
+
+class StoreError(HotdeltaError):
+    """A store beyond this machine did not do what it was asked; `retryable` when it may do so later."""
+
+    def __init__(self, message: str, *, retryable: bool = False, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.retryable = retryable
+
+
+class ObjectMissingError(StoreError):
+    """No object has this name, or none has it any more."""
+
+
+class NameTakenError(StoreError):
+    """A name that should be new may be taken: only reading it tells by whom."""
+
+
+class ObjectTooLargeError(StoreError):
+    """An object is larger than anything that belongs under its name."""
+
+
+class ObjectDamagedError(StoreError):
+    """An object is not what its record says; read while it was put, it may be so later."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, retryable=True, hint=hint)
+
+
+class UnfitStoreError(StoreError):
+    """A store does not keep a promise that chains rest on, for example that of many puts of a name one wins."""
+
+
+class UnpublishedError(StoreError):
+    """Training ended, and `commits` that are on disk here are not in the store; a restart publishes them."""
+
+    def __init__(self, message: str, *, commits: int, path: Path, hint: str = "") -> None:
+        super().__init__(message, retryable=True, hint=hint)
+        self.commits = commits
+        self.path = path
 
 
 class ApplyError(HotdeltaError):

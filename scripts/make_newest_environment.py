@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-newest"
@@ -26,7 +27,7 @@ _UPPER_BOUND = re.compile(r",?\s*<=?\s*[\w.]+")
 
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    tests = [each for each in project["optional-dependencies"]["test"] if not each.startswith(STUBS)]
+    tests = [each for each in _extra(project, "test") if not each.startswith(STUBS)]
     wanted = [*project["dependencies"], *tests, "hatchling", "editables"]
     if not (ENVIRONMENT / "bin" / "python").exists():
         _run([str(Path(sys.executable).resolve()), "-m", "venv", str(ENVIRONMENT)])
@@ -36,6 +37,18 @@ def main() -> None:
     # Without its dependencies, whose upper bounds would take the newest releases away again.
     _pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     _tell_versions()
+
+
+def _extra(project: dict[str, Any], name: str) -> list[str]:
+    """What an extra asks for, with what the extras that it names ask for: no index has this project."""
+    wanted: list[str] = []
+    for requirement in project["optional-dependencies"][name]:
+        others = re.fullmatch(rf"{project['name']}\[([\w,-]+)\]", requirement)
+        if others is None:
+            wanted.append(requirement)
+        else:
+            wanted.extend(each for other in others[1].split(",") for each in _extra(project, other))
+    return wanted
 
 
 def _as_installed(requirement: str) -> str:

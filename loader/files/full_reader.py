@@ -14,6 +14,7 @@ from hotdelta.chain.bundle.file_bytes import aligned
 from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.chain.bundle.row_memory import row_ranges, rows_within
 from hotdelta.errors import DamagedError
+from hotdelta.logs import ProgressLog
 from hotdelta.signature_calls import array_dtype
 from loader.files.commit_files import VerifiedFiles
 
@@ -26,6 +27,10 @@ class FullReader:
     def __init__(self, files: VerifiedFiles) -> None:
         self._files = files
         self._bundle = BundleRows(files.prefix, dtype_of=array_dtype)
+        self._bytes_read = 0
+        self._progress = ProgressLog(
+            "reading bytes of a full", of=self._table_bytes(), position=files.manifest.position
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -47,11 +52,18 @@ class FullReader:
         row_bytes = tensor_bytes(spec.dtype, spec.shape[1:])
         for start, stop in row_ranges(self.manifest.shape_of(spec)[0], rows_within(slice_bytes, row_bytes)):
             memory = aligned((stop - start) * row_bytes)
-            yield np.arange(start, stop), self._bundle.read_rows(spec.key, start, stop, buffer=memory)
+            rows = self._bundle.read_rows(spec.key, start, stop, buffer=memory)
+            self._bytes_read += rows.nbytes
+            self._progress.tell(self._bytes_read)
+            yield np.arange(start, stop), rows
 
     def require_unchanged(self) -> None:
         """Call after reading: what was read is what was verified."""
         self._files.require_unchanged()
+
+    def _table_bytes(self) -> int:
+        entries = (self._bundle.entries.get(key) for key in self.manifest.tables)
+        return sum(tensor_bytes(entry.dtype, entry.shape) for entry in entries if entry is not None)
 
     def _require(self, spec: VariableSpec) -> None:
         entry, shape = self._bundle.entries.get(spec.key), self.manifest.shape_of(spec)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from loader.files.directory_lock import open_locked, unlock
+from hotdelta.directory_lock import open_locked, unlock
 
 _PREFIX = "hotdelta-verified-"
 # Nobody looks for abandoned ones under this name, so that it can be locked before it gets its own.

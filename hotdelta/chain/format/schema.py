@@ -9,12 +9,16 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from blake3 import blake3
 
 from hotdelta.chain.format.key_index import BUCKET_COLUMNS, COUNTS_SHAPE
 from hotdelta.errors import ManifestError
+
+# Readers take no more of a file that claims to be one.
+MAX_SCHEMA_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class KeyTable:
     counts: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """The variables in their fixed order, the user's signatures, and the digest of each rule that makes ids.
 
@@ -112,8 +116,9 @@ class Schema:
             return f"the chain has other tables of keys: {table.rows!r}"
         return ""
 
-    @property
+    @cached_property
     def digest(self) -> str:
+        """Kept: whoever plans asks each time, of a schema that may have thousands of variables."""
         return blake3(self.to_json()).hexdigest()
 
     def to_json(self) -> bytes:

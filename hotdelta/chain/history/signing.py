@@ -56,6 +56,13 @@ class SigningKey:
     def has_signed(self, manifest: Manifest) -> bool:
         return hmac.compare_digest(self._signature(manifest), manifest.signature)
 
+    def sign_text(self, content: bytes, *, purpose: str) -> str:
+        """The signature of something that is no manifest, and of nothing else than this `purpose`."""
+        return hmac.new(self._secret, f"{purpose}\n".encode() + content, hashlib.sha256).hexdigest()
+
+    def has_signed_text(self, content: bytes, signature: str, *, purpose: str) -> bool:
+        return hmac.compare_digest(self.sign_text(content, purpose=purpose), signature)
+
     def distrust(self, manifest: Manifest) -> str:
         """Why a manifest must not be used; empty when the holder of this key wrote it."""
         if self.has_signed(manifest):

@@ -177,11 +177,12 @@ class StateReader:
         with ThreadPoolExecutor(_THREADS, "hotdelta-reading") as pool:
 
             def fill(write: Callable[[Array, int], None]) -> None:
-                list(
-                    (pool.map if len(starts) > 1 else map)(
-                        lambda at: write(table[at : at + count], at), starts
-                    )
+                progress = ProgressLog("reading rows", of=len(table), variable=key)
+                written = (pool.map if len(starts) > 1 else map)(
+                    lambda at: write(table[at : at + count], at), starts
                 )
+                for at, _ in zip(starts, written, strict=True):
+                    progress.tell(min(at + count, len(table)))
 
             if history.base is not None:
                 with OpenFiles(self._limits.open_files) as files:

@@ -30,7 +30,15 @@ def commit(prepared: PreparedBundle, manifest: Manifest, *, disk: Disk) -> None:
         raise ValueError(
             f"the manifest of {manifest.position} does not describe the bundle {prepared.prefix}"
         )
-    name, content = names.manifest_name(manifest.prefix), manifest.to_json()
+    commit_as_written(prepared, manifest, manifest.to_json(), disk=disk)
+
+
+def commit_as_written(prepared: PreparedBundle, manifest: Manifest, content: bytes, *, disk: Disk) -> None:
+    """`commit` of what was committed elsewhere: `content` is its manifest, byte for byte, so that a signature holds.
+
+    Of its files `prepared` has those that are wanted here and not here yet. Raises CommitError.
+    """
+    name = names.manifest_name(manifest.prefix)
     made = [prepared.directory / temporary for temporary in prepared.temporary_names.values()]
     with translated(f"committing {manifest.position} ({manifest.prefix})", prepared.directory):
         try:
@@ -85,7 +93,9 @@ def _publish_bundle(prepared: PreparedBundle, made: list[Path], disk: Disk) -> N
     The index goes first, durably: after a crash it tells sweep whose the data files are.
     """
     index = names.index_name(prepared.prefix)
-    _rename_to_final(prepared, index, made, disk)
+    if index in prepared.temporary_names:
+        _rename_to_final(prepared, index, made, disk)
+    # Also of an index that was there: it may have been renamed right before a crash.
     disk.sync_directory(prepared.directory)
     for name in prepared.temporary_names:
         if name != index:

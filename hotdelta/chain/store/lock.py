@@ -106,16 +106,24 @@ class TrainerLock:
             ) from None
 
 
-def claim_run(run_dir: Path, manifests: Sequence[Manifest], disk: Disk) -> int:
+def next_run(run_dir: Path, manifests: Sequence[Manifest]) -> int:
+    """The number that `claim_run` would take. Raises as that."""
+    directory = run_dir / names.DELTA_DIRECTORY
+    with translated("claiming a run number", directory):
+        return _next_run(run_dir, max(_claims(directory), default=0), manifests)
+
+
+def claim_run(run_dir: Path, manifests: Sequence[Manifest], disk: Disk, *, least: int = 1) -> int:
     """Takes a run number above any in the directory, durably: no later start gets it again. Needs the lock.
 
-    What a configured key did not sign does not count: whoever can put a file here could use up the numbers with it.
+    `least`: this one or above, where not only the trainers of this directory count. What a configured key did not sign
+    does not count: whoever can put a file here could use up the numbers with it.
     Raises CommitError, and ChainError for a file whose number leaves none to later starts, or cannot be true.
     """
     directory = run_dir / names.DELTA_DIRECTORY
     with translated("claiming a run number", directory):
-        claims = [int(match[1]) for path in directory.iterdir() if (match := _CLAIM.fullmatch(path.name))]
-        run = _next_run(run_dir, max(claims, default=0), manifests)
+        claims = _claims(directory)
+        run = _next_run(run_dir, max(claims, default=0), manifests, least=least)
         fd = disk.create(directory / names.claim_name(run))
         disk.close(fd)
         disk.sync_directory(directory)
@@ -125,12 +133,16 @@ def claim_run(run_dir: Path, manifests: Sequence[Manifest], disk: Disk) -> int:
     return run
 
 
-def _next_run(run_dir: Path, claimed: int, manifests: Sequence[Manifest]) -> int:
+def _claims(directory: Path) -> list[int]:
+    return [int(match[1]) for path in directory.iterdir() if (match := _CLAIM.fullmatch(path.name))]
+
+
+def _next_run(run_dir: Path, claimed: int, manifests: Sequence[Manifest], *, least: int = 1) -> int:
     newest = _newest_trusted(manifests)
     committed = newest.position.run if newest else 0
     if claimed > committed + _MOST_STARTS_WITHOUT_COMMIT:
         raise _unlikely_number(run_dir / names.DELTA_DIRECTORY / names.claim_name(claimed), claimed)
-    run = 1 + max(claimed, committed)
+    run = max(least, 1 + max(claimed, committed))
     taken = {manifest.position.run for manifest in manifests}
     while run in taken:
         run += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind, Manifest
-from hotdelta.chain.format.position import Position
+from hotdelta.chain.format.position import Node, Position
 from hotdelta.chain.history.lineage import trace_lineage
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.chain.store import checkpoint_file
@@ -19,24 +19,29 @@ from hotdelta.chain.write_failure import translated
 __all__ = ["delete", "expired", "sweep"]
 
 
-def expired(manifests: Sequence[Manifest], *, keep_fulls: int) -> tuple[Manifest, ...]:
+def expired(
+    manifests: Sequence[Manifest], *, keep_fulls: int, pinned: Node | None = None
+) -> tuple[Manifest, ...]:
     """What is no longer needed, in the order in which to delete it. Pure.
 
-    Kept are the newest `keep_fulls` fulls, the full that the newest state starts from, and every delta from the
-    oldest of these on. Abandoned branches go. Nothing goes while no full leads to the newest state.
+    Kept are the newest `keep_fulls` fulls, the fulls that the newest state and the `pinned` one start from, and every
+    delta from the oldest of these on. Abandoned branches go. Nothing goes while no full leads to the newest state.
     """
     if keep_fulls < 1:
         raise ValueError("keep_fulls is at least 1")
     if not manifests:
         return ()
     newest = max(manifests, key=lambda manifest: manifest.position)
-    needed = _find_start(newest, manifests)
+    needed = _find_start(newest.node, manifests)
     if needed is None:
         return ()
+    needed_by_pin = None if pinned is None else _find_start(pinned, manifests)
     lineage = trace_lineage(newest.position.run, manifests)
     alive = [manifest for manifest in manifests if not lineage.is_abandoned(manifest.position)]
     fulls = sorted(manifest.position for manifest in alive if manifest.kind is Kind.FULL)
     kept = {needed, *fulls[-keep_fulls:]}
+    if needed_by_pin is not None and needed_by_pin in fulls:
+        kept.add(needed_by_pin)
     oldest = min(kept)
     kept_prefixes = {
         manifest.prefix
@@ -61,15 +66,14 @@ def delete(run_dir: Path, manifest: Manifest, disk: Disk) -> None:
         checkpoint_file.refresh_fulls(directory, disk=disk)
 
 
-def _find_start(newest: Manifest, manifests: Iterable[Manifest]) -> Position | None:
-    """The position of the newest full from which deltas lead to the newest state."""
+def _find_start(node: Node, manifests: Iterable[Manifest]) -> Position | None:
+    """The position of the newest full from which deltas lead to a state."""
     fulls, parents = set(), {}
     for manifest in manifests:
         if manifest.kind is Kind.FULL:
             fulls.add(manifest.node)
         elif manifest.parent is not None:
             parents[manifest.node] = manifest.parent
-    node = newest.node
     while node not in fulls:
         if node not in parents:
             return None

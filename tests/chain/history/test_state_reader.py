@@ -17,6 +17,7 @@ from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.chain.history.state_index import TensorType
 from hotdelta.chain.history.state_reader import ReadingLimits, StateReader
 from hotdelta.errors import DamagedError
+from hotdelta.logs import telling_progress
 from tests.chain.open_files import files_that_may_be_opened
 from tests.chain.table_chain import BIAS, COLUMNS, SLOT, TABLE, Array, TableChain
 
@@ -44,6 +45,14 @@ def replayed(reader: StateReader, chain: TableChain, key: str) -> Array:
             assert (np.diff(ids) > 0).all()
             value[ids] = rows
     return value
+
+
+def test_a_table_that_is_read_whole_says_how_far_it_is(tmp_path: Path) -> None:
+    chain, told = TableChain(tmp_path, rows=ROWS), list[tuple[str, int, int]]()
+    reader = StateReader(state_of(chain), limits=ReadingLimits(chunk_bytes=7 * ROW_BYTES))
+    with telling_progress(lambda *step: told.append(step)):
+        reader.value(TABLE)
+    assert told == [("reading rows", min(7 * number, ROWS), ROWS) for number in range(1, 7)]
 
 
 LIMITS = st.builds(
