@@ -187,7 +187,7 @@ def connected_cluster() -> Any:
 
 # By default no more than the physical memory, as if all that is reserved were used.
 _MOST_BYTES_VARIABLE = "TF_MKL_ALLOC_MAX_BYTES"
-_MOST_BYTES = 1 << 46
+UNBOUNDED_BYTES = 1 << 46
 _USUAL_BYTES = 1 << 30
 _reserving = {"bytes": 0}
 
@@ -199,7 +199,7 @@ def allow_reserving(nbytes: int) -> None:
     """
     _reserving["bytes"] += nbytes
     if _reserving["bytes"] > _USUAL_BYTES:
-        os.environ.setdefault(_MOST_BYTES_VARIABLE, str(_MOST_BYTES))
+        os.environ.setdefault(_MOST_BYTES_VARIABLE, str(UNBOUNDED_BYTES))
 
 
 def executor_apart() -> AbstractContextManager[None]:
@@ -266,6 +266,17 @@ def attributes_for_new(graph: tf.Graph, attributes: Mapping[str, Any]) -> Abstra
     """Every operation that is added to the graph inside has these attributes."""
     scope: AbstractContextManager[None] = graph._attr_scope(dict(attributes))
     return scope
+
+
+@contextmanager
+def without_devices(graph: tf.Graph) -> Iterator[None]:
+    """What is traced inside has no devices, whatever scopes are open: a call of it runs where the call is put."""
+    before = graph._device_function_stack
+    graph._device_function_stack = type(before)()
+    try:
+        yield
+    finally:
+        graph._device_function_stack = before
 
 
 def unfinalize(graph: tf.Graph) -> None:

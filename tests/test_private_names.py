@@ -203,7 +203,11 @@ TENSORFLOW = {
         "_control_outputs": "waiting_for",
     },
     "tensorflow:Operation.colocation_groups": {"_class": "forget_colocation"},
-    "tensorflow:Graph": {"_attr_scope": "attributes_for_new", "_unsafe_unfinalize": "unfinalize"},
+    "tensorflow:Graph": {
+        "_attr_scope": "attributes_for_new",
+        "_device_function_stack": "without_devices",
+        "_unsafe_unfinalize": "unfinalize",
+    },
     "tensorflow:compat.v1.Session": {
         "_closed": "is_closed",
         "_make_callable_from_options": "make_callable",

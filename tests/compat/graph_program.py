@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.compat import cluster_program, estimator_task
+from tests.compat import cluster_program, estimator_task, keyed_cluster_program
 from tests.forks import serve_forks
 
 
@@ -20,4 +20,11 @@ def check(path: str, profile: str, marks: str) -> None:
 
 
 if __name__ == "__main__":
-    serve_forks({"check": check, "cluster": cluster_program.run_task, "estimator": estimator_task.run_task})
+    serve_forks(
+        {
+            "check": check,
+            "cluster": cluster_program.run_task,
+            "keyed cluster": keyed_cluster_program.run_task,
+            "estimator": estimator_task.run_task,
+        }
+    )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,85 +12,10 @@ import pytest
 from hotdelta.chain import BundleReader, Kind, Manifest, directory_of
 from hotdelta.chain.format.names import TRAINER_STATE_TENSOR
 from tests.compat.chain_states import links_after, manifests, newest_state, state_of
+from tests.compat.cluster_of_processes import Cluster, step_of
 from tests.end_to_end.processes import Server
-from tests.forks import Fork, Forks
-from tests.reserved_ports import reserved_ports
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.I6
-
-LIMIT_BYTES = 6000
-ENDS = (None, 0, -signal.SIGKILL, -signal.SIGXFSZ)
-
-
-class Cluster:
-    """Starts and kills its tasks. What they print is kept beside the chain."""
-
-    def __init__(self, run_dir: Path, ports: Sequence[int], forks: Forks) -> None:
-        self.run_dir = run_dir
-        self._addresses = [f"localhost:{port}" for port in ports]
-        self._forks = forks
-        self._tasks: dict[str, Fork] = {}
-
-    def start(self, job: str, index: int) -> None:
-        self._tasks[f"{job} {index}"] = self._forks.start(
-            "cluster",
-            self.run_dir.parent / f"{job}-{index}.log",
-            job=job,
-            index=index,
-            addresses=self._addresses,
-            run_dir=str(self.run_dir),
-        )
-
-    def kill(self, job: str, index: int) -> None:
-        self._tasks[f"{job} {index}"].kill()
-
-    def send(self, job: str, index: int, number: signal.Signals) -> None:
-        self._tasks[f"{job} {index}"].send(number)
-
-    def kill_in_next_write(self, job: str, index: int) -> None:
-        """It dies when it writes beyond these bytes: what it logs is less, its rows of a delta are more."""
-        task = self._tasks[f"{job} {index}"]
-        resource.prlimit(task.pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
-        assert task.wait() == -signal.SIGXFSZ, self.logs()
-
-    def wait_for(self, job: str, index: int) -> int:
-        return self._tasks[f"{job} {index}"].wait()
-
-    def require_alive(self) -> None:
-        for name, task in self._tasks.items():
-            assert task.poll() in ENDS, f"{name} ended: {self.logs()}"
-
-    def wait_until(self, condition: Callable[[], bool], *, poll_seconds: float = 0.1) -> None:
-        """Fails at once when a task ends that should not."""
-
-        def is_so() -> bool:
-            self.require_alive()
-            return condition()
-
-        wait_until(is_so, self.logs, poll_seconds=poll_seconds)
-
-    def said(self, job: str, index: int) -> str:
-        return (self.run_dir.parent / f"{job}-{index}.log").read_text()
-
-    def logs(self) -> str:
-        return "\n".join(
-            f"{path.name}: {path.read_text()[-2000:]}" for path in self.run_dir.parent.glob("*.log")
-        )
-
-    def stop(self) -> None:
-        for task in self._tasks.values():
-            task.kill()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, forks: Forks) -> Iterator[Cluster]:
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    with reserved_ports(4) as ports:
-        cluster = Cluster(run_dir, ports, forks)
-        yield cluster
-        cluster.stop()
 
 
 @pytest.mark.soak  # checks_of_clusters.py and tests/distributed kill servers in every run
@@ -100,8 +23,7 @@ def test_a_killed_server_or_chief_comes_back_and_the_cluster_goes_on_from_the_la
     cluster: Cluster,
 ) -> None:
     run_dir = cluster.run_dir
-    for job, index in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)):
-        cluster.start(job, index)
+    cluster.start_all()
     cluster.wait_until(lambda: len(manifests(run_dir)) > 1)
     cluster.start("export", 0)
     assert cluster.wait_for("export", 0) == 0, cluster.logs()
@@ -154,8 +76,7 @@ def test_a_server_that_stays_away_is_reported_and_the_cluster_goes_on_when_it_is
     cluster: Cluster, how: str
 ) -> None:
     run_dir = cluster.run_dir
-    for job, index in (("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)):
-        cluster.start(job, index)
+    cluster.start_all()
     cluster.wait_until(lambda: step_of(run_dir, 1) > 0 and len(manifests(run_dir, Kind.DELTA)) > 4)
     cluster.wait_until(lambda: any(run_dir.rglob(".tmp-*.part-*")), poll_seconds=0.0)
     if how == "killed":
@@ -228,10 +149,3 @@ def places_at(run_dir: Path, manifest: Manifest) -> list[int]:
         state = json.loads(reader.read(TRAINER_STATE_TENSOR).tobytes())
     states = [state, *state.get("trainers", {}).values()]
     return [each["registered"]["reader"]["json"] for each in states]
-
-
-def step_of(run_dir: Path, worker: int) -> int:
-    try:
-        return int((run_dir / f"worker-{worker}.step").read_text() or 0)
-    except FileNotFoundError:
-        return 0

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from hotdelta.train import DeltaWriter
+from hotdelta.errors import ConfigurationError
+from hotdelta.train import DeltaWriter, DynamicTable
 from hotdelta.train.servers import patience as server_patience
 from hotdelta.train.tables.sharded import parts_of
 from tests.distributed.cluster_model import (
@@ -60,6 +62,9 @@ def coordinate(
         optimizer = OPTIMIZERS[update]() if update else None
         if optimizer is not None:
             optimizer.build([*parts_of(model.table), *parts_of(model.kernel)])
+    # After the others: it may have made a variable, and they are dealt out to servers in turn.
+    with strategy.scope(), pytest.raises(ConfigurationError, match="under ParameterServerStrategy"):
+        DynamicTable(4, max_rows=10)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     serving = Ranker()
     with DeltaWriter(

@@ -25,6 +25,7 @@ from hotdelta.compat.v1 import (  # noqa: E402
 )
 from hotdelta.compat.v1.deeprec import work_queue as _work_queue  # noqa: E402
 from hotdelta.compat.v1.deeprec.stages import SmartStageOptions, make_prefetch_hook, staged  # noqa: E402
+from hotdelta.compat.v1.embedding.making import get_embedding_variable  # noqa: E402
 from hotdelta.compat.v1.embedding.options import (  # noqa: E402
     CBFFilter,
     CounterFilter,
@@ -34,7 +35,7 @@ from hotdelta.compat.v1.embedding.options import (  # noqa: E402
     L2WeightEvict,
     StorageOption,
 )
-from hotdelta.compat.v1.embedding.variable import EmbeddingVariable, get_embedding_variable  # noqa: E402
+from hotdelta.compat.v1.embedding.variable import EmbeddingVariable  # noqa: E402
 from hotdelta.compat.v1.graph.session_config import ConfigProto, ExecutorPolicy  # noqa: E402
 from hotdelta.compat.v1.scatter import (  # noqa: E402
     scatter_add,

@@ -16,7 +16,7 @@ from hotdelta.compat.v1.recording.step_marks import bookmark
 from hotdelta.compat.v1.restore.warm_starts import init_from_checkpoint, warm_start
 from hotdelta.compat.v1.sessions.creators import ChiefSessionCreator, WorkerSessionCreator
 from hotdelta.compat.v1.sessions.monitored_session import MonitoredTrainingSession
-from hotdelta.compat.v1.sessions.reading_session import SingularMonitoredSession
+from hotdelta.compat.v1.sessions.reading_session import SingularMonitoredSession, latest_checkpoint
 from hotdelta.compat.v1.sessions.saver import Saver, import_meta_graph
 from hotdelta.compat.v1.sessions.saver_hook import CheckpointSaverHook, CheckpointSaverListener
 from hotdelta.compat.v1.sessions.scaffold import Scaffold
@@ -45,6 +45,7 @@ __all__ = [
     "init_from_checkpoint",
     "job_progress",
     "latest_bookmark",
+    "latest_checkpoint",
     "mark_target_node",
     "warm_start",
 ]

@@ -63,6 +63,7 @@ def build(option: Any = None, optimizer: str = "Adagrad", *, initializer: Any = 
         initializer=initializer or tf.truncated_normal_initializer(seed=3),
         ev_option=option or tf.EmbeddingVariableOption(),
     )
+    assert isinstance(variable, tf.EmbeddingVariable)
     ids = tf.placeholder(tf.int64, [None])
     rows = tf.nn.embedding_lookup(variable, ids)
     weights = tf.get_variable("weights", [WIDTH, 1], initializer=tf.ones_initializer())
@@ -282,6 +283,7 @@ def test_scopes_share_and_refuse_as_tf_get_variable() -> None:
             assert tf.get_embedding_variable("emb", 4) is one
             with pytest.raises(ValueError, match="share"):
                 tf.get_embedding_variable("emb", 8)
+        assert isinstance(one, tf.EmbeddingVariable)
         assert one.op.name == "deep/emb"
         # A scope that is entered again has another scope of operations.
         option = tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(2))
@@ -313,12 +315,6 @@ def test_scopes_share_and_refuse_as_tf_get_variable() -> None:
 def test_what_is_not_here_is_refused_by_name(make: Callable[[], Any], said: str) -> None:
     with new_graph(), pytest.raises(ConfigurationError, match=said):
         make()
-
-
-def test_one_on_a_parameter_server_is_refused() -> None:
-    setter = tf.train.replica_device_setter(ps_tasks=1)
-    with new_graph(), tf.device(setter), pytest.raises(ConfigurationError, match="/job:ps"):
-        tf.get_embedding_variable("emb", 4)
 
 
 # Look-ups of many ids.

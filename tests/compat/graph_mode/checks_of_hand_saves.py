@@ -275,7 +275,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="write_state=False"):
             saver.save(session, path, write_state=False)
         with pytest.raises(ConfigurationError, match="an address"):
-            saver.save(session, "gs://bucket/model.ckpt")
+            saver.save(session, "http://bucket/model.ckpt")
         with pytest.raises(ConfigurationError, match="not incremental"):
             tf.train.Saver().incremental_save(session, path)
         with v1.Session() as other:

@@ -236,6 +236,65 @@ def test_a_worker_made_by_hand_that_does_not_record_is_refused(tmp_path: Path) -
     chief.close()
 
 
+# As TensorFlow said it of a worker that was waiting in a look-up by keys when a server was killed.
+LOST_SERVER = """
+=====================
+CANCELLED: From /job:worker/replica:0/task:1:
+RecvFromRemoteAsync is cancelled.
+\t [[{{function_node __inference_alone_6325}}{{node NoOp}}]]
+ABORTED: From /job:ps/replica:0/task:0:
+Session handle is not found: 8a182280e9c0a499. Possibly this worker ("/job:ps/replica:0/task:0") just restarted.
+====================="""
+
+
+class FailingOnce(tf.train.SessionRunHook):
+    """The first step of the first Session fails so."""
+
+    def __init__(self, message: str) -> None:
+        self._messages = [message]
+        self.sessions = 0
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self.sessions += 1
+        run = session.run
+
+        def fail(fetches: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(fetches, dict) and "caller" in fetches and self._messages:
+                raise tf.errors.CancelledError(None, None, self._messages.pop())
+            return run(fetches, *args, **kwargs)
+
+        session.run = fail
+
+
+@pytest.mark.I6
+@pytest.mark.parametrize("options", [{}, {"save_incremental_checkpoint_steps": None}])
+def test_a_step_that_a_lost_server_has_cancelled_is_made_again(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    cluster = fresh_cluster()
+    failing = FailingOnce(LOST_SERVER)
+    with new_graph():
+        with cluster.device():
+            model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with monitored(tmp_path, master=cluster.target, hooks=[failing], **options) as session:
+            train(session, model, [[1], [2]])
+            assert session.run(model.step) == 2
+    assert failing.sessions == 2
+
+
+def test_a_step_that_somebody_has_cancelled_ends_the_session(tmp_path: Path) -> None:
+    cluster = fresh_cluster()
+    failing = FailingOnce("the user has cancelled it")
+    with new_graph():
+        with cluster.device():
+            model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
+        with (
+            pytest.raises(tf.errors.CancelledError, match="the user"),
+            monitored(tmp_path, master=cluster.target, hooks=[failing]) as session,
+        ):
+            train(session, model, [[1]])
+
+
 def test_the_longer_name_of_tensorflow_1_is_the_same() -> None:
     assert tf.compat.v1.train.MonitoredTrainingSession is tf.train.MonitoredTrainingSession
     assert tf.compat.v1.placeholder is tf.placeholder

@@ -228,17 +228,17 @@ def incremental_scaffold() -> Any:
         ),
         (
             lambda: tf.train.MonitoredTrainingSession(
-                checkpoint_dir="gs://bucket/run", save_incremental_checkpoint_secs=1
+                checkpoint_dir="abfs://bucket/run", save_incremental_checkpoint_secs=1
             ),
-            "mount it",
+            "no address of a store",
         ),
         (
             lambda: tf.train.CheckpointSaverHook(
-                CheckpointConfig("gs://bucket/run"), scaffold=incremental_scaffold()
+                CheckpointConfig("abfs://bucket/run"), scaffold=incremental_scaffold()
             ),
-            "mount it",
+            "no address of a store",
         ),
-        (lambda: tf.estimator.Estimator(lambda: None, "gs://bucket/run"), "mount it"),
+        (lambda: tf.estimator.Estimator(lambda: None, "abfs://bucket/run"), "no address of a store"),
         (lambda: tf.saved_model.Builder("gs://bucket/export"), "mount it"),
         (lambda: tf.saved_model.simple_save(None, "gs://bucket/export", {}, {}), "mount it"),
         (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hotdelta.chain.store import checkpoint_file
 from hotdelta.errors import ConfigurationError
-from hotdelta.given_directory import to_directory
+from hotdelta.remote.publish import spool
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.save.options import Telling, WriterOptions
 from hotdelta.train.save.schedule import SaveEvery, SavePolicy
@@ -114,7 +114,11 @@ def refuse_chain(directory: str) -> None:
 
 
 def to_run_directory(given: str | Path) -> Path:
-    directory = to_directory(given)
+    """Of the address of a store its spool."""
+    return refuse_patterns(spool.to_run_directory(given))
+
+
+def refuse_patterns(directory: Path) -> Path:
     if set(str(directory)) & _PATTERN_CHARACTERS:
         raise ConfigurationError(
             f"TensorFlow takes {str(directory)!r} for a pattern, and would not find the checkpoints that are there",
@@ -124,7 +128,7 @@ def to_run_directory(given: str | Path) -> Path:
 
 
 def _of_config(config: CheckpointConfig) -> SaveSchedule:
-    run_dir = to_run_directory(config.checkpoint_dir)
+    run_dir = refuse_patterns(config.run_dir)
     if config.epoch_interval != 1:
         raise ConfigurationError(
             f"epoch_interval is {config.epoch_interval}, but a Session knows steps only, no epochs",

@@ -33,7 +33,7 @@ from hotdelta.compat.v1.restore.restoring import (
     saved_rows,
     saved_values,
 )
-from hotdelta.errors import CommitError, DirectoryBusyError
+from hotdelta.errors import CommitError, ConfigurationError, DirectoryBusyError
 from hotdelta.logs import event
 from hotdelta.tensorflow_internals import is_closed
 from hotdelta.train.resume.trainer_state import TrainerState
@@ -137,13 +137,15 @@ class SessionChain(SaveEngine):
             return self._begin_run(session)
         except BaseException:
             self._session = None
+            self._chain.give_up()
             self.close()
             open_chains.forget(self._run_dir, self)
             raise
 
     def _begin_run(self, session: Any) -> Manifest | None:
-        listing = self._chain.open()
+        listing = self.open_chain()
         open_chains.register(self._run_dir, self)
+        self._require_shared_directory()
         self._progress.claim()
         with as_invalid_argument():
             saved = restored_state(self._graph, self._run_dir, listing)
@@ -170,6 +172,14 @@ class SessionChain(SaveEngine):
         self._progress.job_saves.begin(self._chain.run)
         self._clocks.restart()
         return self.newest if tip is None else None
+
+    def _require_shared_directory(self) -> None:
+        if self._graph.shards is not None and self.status.publishing is not None:
+            raise ConfigurationError(
+                "in a cluster every task writes its own rows into a directory that all share, and "
+                f"{self.status.publishing.store} is the address of a store",
+                hint="save into a directory that all tasks see, and bring it into the store with `hotdelta copy`",
+            )
 
     def _begin_marks(self, session: Any, saved: ChainState | None) -> None:
         self.watch.leave()
@@ -201,8 +211,8 @@ class SessionChain(SaveEngine):
 
     def _sweep(self) -> None:
         """On the thread that trains, between two steps: keys whose time has come go after a commit."""
-        if self._cuts.is_sweep_due:
-            self._cuts.sweep(Moment(self._read_step()))
+        if self._cuts.keyed.is_sweep_due:
+            self._cuts.keyed.sweep(Moment(self._read_step()))
 
     @locked
     def save_after_run(self) -> bool:
@@ -318,7 +328,7 @@ class SessionChain(SaveEngine):
     def take_cut(self, quiet: Quiet | None) -> Cut | None:  # noqa: ARG002 - all steps are in the graph
         self._before_delta(self._session, self._step)
         try:
-            cut = self._take_changed()
+            cut = self._take_changed(self._cuts.take)
         finally:
             self._progress.job_saves.release()
         self._is_cut_in_steps = self.watch.is_cluster and (cut is None or not cut.is_empty)
@@ -327,15 +337,18 @@ class SessionChain(SaveEngine):
     def take_closing_cut(self, quiet: Quiet | None) -> Cut | None:  # noqa: ARG002 - fulls are left to training
         """The other workers of the job stop until the full is written, or given up."""
         self._is_cut_in_steps = self.watch.is_cluster
-        self._closing_cut = self._forget_changed() if self._chain.tip is None else self._take_changed()
+        is_first = self._chain.tip is None
+        self._closing_cut = (
+            self._forget_changed() if is_first else self._take_changed(self._cuts.take_for_full)
+        )
         return self._closing_cut
 
-    def _take_changed(self) -> Cut | None:
+    def _take_changed(self, take: Callable[..., Cut]) -> Cut | None:
         others = self._collect_others()
         if others is None:
             return None
         self._is_cut_of_all_rows = self._graph.mark_unrecorded(self._session)
-        return self._cuts.take(self._session, self._places(others), trained_at=time.time())
+        return take(self._session, self._places(others), trained_at=time.time())
 
     def _forget_changed(self) -> Cut | None:
         """The full that follows reads every row afterwards."""
@@ -346,7 +359,7 @@ class SessionChain(SaveEngine):
         self._session.run(self._graph.flag_initializers)
         places = self._places(others)
         place = places.read(self._session.run(places.fetches))
-        keys = self._cuts.begin(Moment.of(place.step, place.watermark))
+        keys = self._cuts.begin_chain(self._session, Moment.of(place.step, place.watermark))
         return Cut(place.step, (), {}, place.trainer_state, place.watermark, time.time(), keys=keys)
 
     def _collect_others(self) -> Mapping[str, Any] | None:
@@ -375,7 +388,7 @@ class SessionChain(SaveEngine):
 
     def commit_delta(self, cut: Cut, link: Link) -> Manifest:
         manifest = self._cuts.commit(self._chain, self._session, cut, link)
-        self._cuts.note_committed(cut)
+        self._cuts.keyed.note_committed(cut)
         if cut is not self._closing_cut:
             self._committed.append(manifest)
         return manifest
@@ -389,7 +402,7 @@ class SessionChain(SaveEngine):
         schema, tables = self._graph.variables.schema.digest, self._cuts.records(cut)
         if link.parent is None:
             # Before it is there, for a delta may follow it at once. When it fails, no delta follows anything.
-            self._cuts.note_committed(cut)
+            self._cuts.keyed.note_committed(cut)
         return self._chain.commit_full(prepared, cut, link, schema=schema, tables=tables)
 
     def _remember_new_chain(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from hotdelta.chain.format.manifest import Manifest, TableRecord
+from hotdelta.compat.v1.chain.keyed_cuts import KeyedCuts
 from hotdelta.compat.v1.chain.moved_values import MovedValues
 from hotdelta.compat.v1.chain.session_progress import Place, PlaceReader
 from hotdelta.compat.v1.graph.served_variables import shares_ids
@@ -35,29 +35,26 @@ class SessionCuts:
     def __init__(self, graph: TrainingGraph, saved: Mapping[str, Array], rows: Mapping[str, Array]) -> None:
         """`saved`: what is on disk of every value; `rows`: of every row variable that is compared."""
         self._graph = graph
+        self.keyed = KeyedCuts(graph)
         self._values = MovedValues(saved)
         self._remembered = {key: np.array(value) for key, value in rows.items()}
         # Rows that were given back: they are due, changed or not.
         self._due = {key: np.zeros(len(value), bool) for key, value in self._remembered.items()}
 
     def begin(self, now: Moment) -> Mapping[str, KeyState]:
-        """A chain begins with what the Session holds, or goes on from there. Returns what it says of keys."""
-        for table in self._graph.keyed:
-            table.note_begun()
-            table.growth.fill_now()
-            table.upkeep.begin(now)
-        return self._keys()
+        """A chain goes on with what the Session holds."""
+        return self.keyed.begin(now)
 
-    def _keys(self) -> Mapping[str, KeyState]:
-        return {table.name: table.upkeep.cut() for table in self._graph.keyed}
+    def begin_chain(self, session: Any, now: Moment) -> Mapping[str, KeyState]:  # noqa: ARG002 - for ShardCuts
+        """A chain begins with what the Session holds. Returns what its full says of keys."""
+        return self.keyed.begin(now)
 
     def take(self, session: Any, places: PlaceReader, *, trained_at: float) -> Cut:
-        with ExitStack() as unchanged:
-            for table in self._graph.keyed:
-                unchanged.enter_context(table.upkeep.lock)
-                table.refuse_if_begun_anew()
-                table.growth.fill_now()
+        with self.keyed.unchanged():
             return self._take(session, places, trained_at)
+
+    # All rows of a full are read between the same two steps.
+    take_for_full = take
 
     def _take(self, session: Any, places: PlaceReader, trained_at: float) -> Cut:
         touched = self._take_flags(session)
@@ -80,25 +77,8 @@ class SessionCuts:
             trainer_state=place.trainer_state,
             watermark=place.watermark,
             trained_at=trained_at,
-            keys=self._keys(),
+            keys=self.keyed.states(),
         )
-
-    def note_committed(self, cut: Cut) -> None:
-        """By the thread that wrote it."""
-        for table in self._graph.keyed:
-            if table.name in cut.keys:
-                table.upkeep.note_committed(cut.keys[table.name])
-
-    @property
-    def is_sweep_due(self) -> bool:
-        return any(table.upkeep.is_sweep_due for table in self._graph.keyed)
-
-    def sweep(self, now: Moment) -> None:
-        """On the training thread, between two steps: remove the keys whose time has come."""
-        for table in self._graph.keyed:
-            if table.upkeep.is_sweep_due:
-                table.refuse_if_begun_anew()
-                table.upkeep.sweep(now)
 
     def give_back(self, session: Any, cut: Cut) -> None:
         """The cut was not committed: what it took is due again."""

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from hotdelta.chain.history.state import ChainState
 from hotdelta.errors import ConfigurationError, JobRestartedError
-from hotdelta.given_directory import to_directory
+from hotdelta.remote.publish.resuming import bring_in
+from hotdelta.remote.publish.spool import to_run_directory
 from hotdelta.train.bookmarks import plain
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.jobs.job import Job, start_of
@@ -56,6 +57,7 @@ class ChiefProgress:
         self.resumed: TrainerState | None = None
         self._start = start_of(None)
         if job is not None:
+            bring_in(self.run_dir)
             self.job_saves.claim()
             self._start, self.resumed = committed_progress(self.run_dir, job.trainer_id)
 
@@ -136,12 +138,14 @@ def latest_bookmark(checkpoint_dir: str | Path | CheckpointConfig) -> Any:
 
     Ask before the input pipeline is built, and let it begin there. Numbers, strings, or lists of them.
     """
-    _, state = committed_progress(_directory_of(checkpoint_dir), 0)
+    run_dir = _directory_of(checkpoint_dir)
+    bring_in(run_dir)
+    _, state = committed_progress(run_dir, 0)
     return None if state is None else state.bookmark
 
 
 def _directory_of(given: str | Path | CheckpointConfig) -> Path:
-    return given.run_dir if isinstance(given, CheckpointConfig) else to_directory(given)
+    return given.run_dir if isinstance(given, CheckpointConfig) else to_run_directory(given)
 
 
 def check_progress(progress: Any, *, is_chief: bool) -> None:

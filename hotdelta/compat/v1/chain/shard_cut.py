@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from hotdelta.chain.bundle.parts import discard_parts, merge_parts
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind, Manifest, TableRecord
 from hotdelta.chain.history.verification import directory_of
+from hotdelta.compat.v1.chain.keyed_cuts import KeyedCuts
 from hotdelta.compat.v1.chain.moved_values import MovedValues
 from hotdelta.compat.v1.chain.session_progress import PlaceReader
 from hotdelta.compat.v1.recording.shard_delta import ShardDelta
@@ -30,9 +31,13 @@ IN_PROGRESS = f"{names.DELTA_STEM}in-progress"
 
 @dataclass(frozen=True, slots=True)
 class ShardCut(Cut):
-    """A cut whose rows are held by the parameter servers; `rows` says how many of each variable."""
+    """A cut whose rows are held by the parameter servers; `rows` says how many of each variable.
+
+    `in_use`: how many rows are in use of each one that grows.
+    """
 
     rows: Mapping[str, int] = field(default_factory=dict)
+    in_use: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -46,14 +51,57 @@ class ShardCuts:
         """`saved`: what is on disk of every value."""
         self._graph = graph
         self._shards = shards
+        self.keyed = KeyedCuts(graph)
         self._values = MovedValues(saved)
         self._failed_stems: list[str] = []
 
+    def begin(self, now: Moment) -> Mapping[str, KeyState]:
+        """A chain goes on with what the servers hold."""
+        return self.keyed.begin(now)
+
+    def begin_chain(self, session: Any, now: Moment) -> Mapping[str, KeyState]:
+        """A chain begins with what the servers hold: its full has the keys that are there now."""
+        if not self._graph.keyed:
+            return {}
+        with self._graph.alone():
+            states = self.keyed.begin_alone(now)
+            # What changed until now is in the full.
+            self._shards.take(session)
+            self._shards.hold_all_keys(session)
+            return states
+
     def take(self, session: Any, places: PlaceReader, *, trained_at: float) -> Cut:
+        return self._take(session, places, trained_at, self._shards.hold_keys)
+
+    def take_for_full(self, session: Any, places: PlaceReader, *, trained_at: float) -> Cut:
+        """A full follows, which has the same keys as this cut."""
+
+        def hold(session: Any, fetches: Any) -> Any:
+            self._shards.hold_all_keys(session)
+            return self._shards.hold_keys(session, fetches)
+
+        return self._take(session, places, trained_at, hold)
+
+    def _take(
+        self, session: Any, places: PlaceReader, trained_at: float, hold_keys: Callable[[Any, Any], Any]
+    ) -> Cut:
         try:
             self._shards.mark_changed(session)
-            rows = self._shards.take(session)
-            values, fetched = self._shards.hold(session, [dict(self._graph.values.fetches), places.fetches])
+            fetches = [dict(self._graph.values.fetches), places.fetches]
+            keys: Mapping[str, KeyState] = {}
+            in_use: Mapping[str, int] = {}
+            if not self._graph.keyed:
+                rows = self._shards.take(session)
+                values, fetched = self._shards.hold(session, fetches)
+            else:
+                with self.keyed.unchanged():
+                    rows = self._shards.take(session)
+                    place = places.read(session.run(places.fetches))
+                    self._shards.stamp(session, Moment.of(place.step, place.watermark))
+                    (values, fetched), in_use = hold_keys(session, fetches)
+                    keys = self.keyed.states()
+                # What has no row yet has none in this cut either.
+                self._shards.hold(session, [])
             place = places.read(fetched)
         except BaseException:
             self._values.give_back_all()
@@ -69,6 +117,8 @@ class ShardCuts:
             watermark=place.watermark,
             trained_at=trained_at,
             rows=rows,
+            in_use=in_use,
+            keys=keys,
         )
 
     def give_back(self, session: Any, cut: Cut) -> None:
@@ -91,7 +141,14 @@ class ShardCuts:
         try:
             parts = self._shards.write(session, directory, stem, disk)
             own = write_delta(
-                directory, f"{stem}.chief", cut, others=others, node=link.node, parent=link.parent, disk=disk
+                directory,
+                f"{stem}.chief",
+                cut,
+                others=others,
+                node=link.node,
+                parent=link.parent,
+                disk=disk,
+                roles={table.key: table.table.values.role for table in self._graph.tables},
             )
             prepared = merge_parts(stem, [own, *parts], self._shards.pieces, disk=disk)
             schema = self._graph.variables.schema.digest
@@ -101,16 +158,8 @@ class ShardCuts:
             self._failed_stems.append(stem)
             raise
 
-    def begin(self, now: Moment) -> Mapping[str, KeyState]:  # noqa: ARG002 - no table with keys is on servers
-        return {}
-
-    def note_committed(self, cut: Cut) -> None:
-        """Nobody waits for it."""
-
-    is_sweep_due = False
-
-    def sweep(self, now: Moment) -> None:
-        """Nothing is ever due."""
-
     def records(self, cut: Cut) -> dict[str, TableRecord]:
-        return table_records(self._graph.tables, cut.rows if isinstance(cut, ShardCut) else {})
+        """Of a cut that begins a chain: as the servers held it when it was taken."""
+        if isinstance(cut, ShardCut):
+            return table_records(self._graph.tables, cut.rows, in_use=cut.in_use, keys=cut.keys)
+        return table_records(self._graph.tables, {}, in_use=self._shards.in_use, keys=cut.keys)

@@ -9,9 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-
-def is_resource(variable: Any) -> bool:
-    return hasattr(variable, "handle")
+from hotdelta.compat.v1.graph.saved_variables import is_resource
 
 
 def assign(variable: Any, value: tf.Tensor) -> tf.Operation:

@@ -8,10 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from hotdelta.compat.v1.embedding.lookups import safe_embedding_lookup_sparse
+from hotdelta.compat.v1.embedding.making import get_embedding_variable
 from hotdelta.compat.v1.embedding.options import EmbeddingVariableOption
 from hotdelta.compat.v1.embedding.reserved import kept_in
-from hotdelta.compat.v1.embedding.variable import get_embedding_variable
-from hotdelta.compat.v1.graph.session_config import say_without_effect
 from hotdelta.errors import ConfigurationError
 from hotdelta.tensorflow_internals import OpenCategoricalColumn, OpenDenseColumn, sparse_input
 from hotdelta.train.keys.user_words import as_keys
@@ -25,10 +24,13 @@ _SHARED_SCOPES = "_hotdelta_shared_embeddings"
 class EmbeddingKeys(OpenCategoricalColumn):
     """Its ids are the keys themselves; texts stand for their farmhash64. Only an embedding column can take it."""
 
-    def __init__(self, key: str, dtype: tf.DType, option: EmbeddingVariableOption | None) -> None:
+    def __init__(
+        self, key: str, dtype: tf.DType, option: EmbeddingVariableOption | None, parts: int | None
+    ) -> None:
         self.key = key
         self.dtype = tf.as_dtype(dtype)
         self.option = option
+        self.parts = parts
 
     @property
     def name(self) -> str:
@@ -98,6 +100,7 @@ class EmbeddingKeysColumn(OpenDenseColumn):
                 initializer=self._initializer,
                 trainable=self._trainable and is_trainable,
                 collections=collections,
+                partitioner=None if keys.parts is None else v1.fixed_size_partitioner(keys.parts),
                 ev_option=keys.option,
             )
 
@@ -108,13 +111,13 @@ def categorical_column_with_embedding(
     partition_num: int | None = None,
     ev_option: EmbeddingVariableOption | None = None,
 ) -> EmbeddingKeys:
-    """As in DeepRec. In one process the parts of a variable are one table."""
+    """As in DeepRec. `partition_num`: in how many parts its variable is."""
     dtype = tf.as_dtype(dtype)
     if not (dtype == tf.string or dtype.is_integer):
         raise ValueError(f"dtype must be string or integer. dtype: {dtype}, column_name: {key}")
-    if partition_num is not None:
-        say_without_effect("categorical_column_with_embedding(partition_num=...)")
-    return EmbeddingKeys(key, dtype, ev_option)
+    if partition_num is not None and (type(partition_num) is not int or partition_num < 1):
+        raise ValueError(f"partition_num of column {key} is {partition_num!r}, and no whole number above 0")
+    return EmbeddingKeys(key, dtype, ev_option, partition_num)
 
 
 def keys_of(column: Any) -> EmbeddingKeys | None:
@@ -172,6 +175,8 @@ def shared_embedding_columns_of(
         raise ValueError("all columns that share an embedding must be of the same kind")
     if any(keys.option != first.option for keys in map(keys_of, columns) if keys is not None):
         raise ValueError("all columns that share an embedding must have the same ev_option")
+    if any(keys.parts != first.parts for keys in map(keys_of, columns) if keys is not None):
+        raise ValueError("all columns that share an embedding must have the same partition_num")
     if any(keys.dtype != first.dtype for keys in map(keys_of, columns) if keys is not None):
         raise ValueError("all columns that share an embedding must have keys of one dtype")
     name = shared_embedding_collection_name or "_".join(sorted(column.name for column in columns))

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hotdelta.compat.v1.embedding.variable import EmbeddingVariable
+from hotdelta.compat.v1.embedding.variable import LookedUpByKeys
 from hotdelta.errors import ConfigurationError
 from hotdelta.train.keys.user_words import COMBINERS
 
@@ -102,12 +102,12 @@ def safe_embedding_lookup_sparse(
         whole = tf.reshape(found, tf.concat([shape[:-1], tf.shape(found, out_type=tf.int64)[1:]], axis=0))
         rank = sparse_ids.shape.rank
         if rank is not None:
-            whole.set_shape([*sparse_ids.shape.as_list()[:-1], variable.table.settings.width])
+            whole.set_shape([*sparse_ids.shape.as_list()[:-1], variable.width])
         return whole
 
 
 def _combined(
-    variable: EmbeddingVariable,
+    variable: LookedUpByKeys,
     ids: tf.Tensor,
     examples: tf.Tensor,
     weights: Any,
@@ -137,15 +137,15 @@ def _clipped(rows: tf.Tensor, max_norm: float | None) -> tf.Tensor:
     return rows if max_norm is None else tf.clip_by_norm(rows, max_norm, axes=[-1])
 
 
-def _embedding_variable(params: Any) -> EmbeddingVariable | None:
+def _embedding_variable(params: Any) -> LookedUpByKeys | None:
     """What the caller means, if it is one: lists of one are usual."""
     given = params if isinstance(params, list | tuple) else [params]
-    found = [each for each in given if isinstance(each, EmbeddingVariable)]
+    found = [each for each in given if isinstance(each, LookedUpByKeys)]
     if not found:
         return None
     if len(given) > 1:
         raise ConfigurationError(
-            f"{len(given)} variables are looked up together, and {found[0].op.name} is an embedding variable",
-            hint="look them up one by one; what a partitioner cuts in DeepRec is one variable here",
+            f"{len(given)} variables are looked up together, and {found[0].full_name} is an embedding variable",
+            hint="look them up one by one, and what a partitioner has cut as what tf.get_embedding_variable returned",
         )
     return found[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,16 +20,20 @@ v1 = tf.compat.v1
 class RowsInUse(SaveableObject):
     """What a Saver saves, and restores, of one variable that reserves its rows."""
 
-    def __init__(self, variable: ReservedVariable) -> None:
+    def __init__(self, variable: ReservedVariable, moment: Mapping[int, tf.Tensor]) -> None:
         self.variable = variable
         key = key_of(variable)
         growth = growth_of(variable)
         if growth is None:
             raise ValueError(f"{key} does not grow")
-        with own_operations(), tf.device(variable.device):
-            rows = tf.raw_ops.ResourceGather(
-                resource=variable.handle, indices=tf.range(growth.rows_in_use()), dtype=variable.dtype
-            )
+        rows = moment.get(id(variable))
+        if rows is None:
+            counts = moment.get(id(growth.counts))
+            with own_operations(), tf.device(variable.device):
+                in_use = growth.rows_in_use() if counts is None else growth.count_in(counts)
+                rows = tf.raw_ops.ResourceGather(
+                    resource=variable.handle, indices=tf.range(in_use), dtype=variable.dtype
+                )
         super().__init__(variable, [SaveSpec(rows, "", key, variable.dtype, variable.device)], key)
 
     def restore(
@@ -55,6 +59,23 @@ class RowsInUse(SaveableObject):
         return [] if filled is None else [filled.assign(count, read_value=False)]
 
 
+class CountsOfMoment(SaveableObject):
+    """The counts that belong to the keys that are saved."""
+
+    def __init__(self, variable: Any, counts: tf.Tensor) -> None:
+        self.variable = variable
+        key = key_of(variable)
+        super().__init__(variable, [SaveSpec(counts, "", key, variable.dtype, variable.device)], key)
+
+    def restore(
+        self,
+        restored_tensors: Sequence[tf.Tensor],
+        restored_shapes: Any,  # noqa: ARG002 - as tf.train has it
+    ) -> tf.Operation:
+        with own_operations(), tf.device(self.variable.device):
+            return self.variable.assign(restored_tensors[0], read_value=False)
+
+
 def with_companions(given: Any) -> Any:
     """What a Saver is given, and what the rows of its embedding variables are worth nothing without."""
     variables = list(given.values() if isinstance(given, dict) else given)
@@ -72,13 +93,21 @@ def as_saved(given: Any, *, with_records: bool) -> Any:
     `with_records`: with what tables know of their keys beside their rows. A chain restores that by itself.
     """
     given = with_companions(given)
+    moment: dict[int, tf.Tensor] = {}
+    if with_records:
+        # Other workers may go on while a server is saved. A chain has its own way.
+        variables = given.values() if isinstance(given, dict) else given
+        for table in (each.table for each in variables if isinstance(each, EmbeddingVariable)):
+            moment |= table.snapshot() if table.is_on_server else {}
     if isinstance(given, dict):
-        return {name: _as_saved(each) for name, each in given.items()}
-    return [_as_saved(each) for each in given if with_records or not _is_record(each)]
+        return {name: _as_saved(each, moment) for name, each in given.items()}
+    return [_as_saved(each, moment) for each in given if with_records or not _is_record(each)]
 
 
-def _as_saved(variable: Any) -> Any:
-    return RowsInUse(variable) if isinstance(variable, ReservedVariable) else variable
+def _as_saved(variable: Any, moment: Mapping[int, tf.Tensor]) -> Any:
+    if isinstance(variable, ReservedVariable):
+        return RowsInUse(variable, moment)
+    return CountsOfMoment(variable, moment[id(variable)]) if id(variable) in moment else variable
 
 
 def _is_record(variable: Any) -> bool:

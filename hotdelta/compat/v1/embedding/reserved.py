@@ -12,6 +12,7 @@ from typing import Any
 import numpy.typing as npt
 import tensorflow as tf
 
+from hotdelta.compat.v1.graph.saved_variables import on_device_of
 from hotdelta.tensorflow_internals import ResourceVariable, run_before
 from hotdelta.train.tables.growth import reserved
 
@@ -40,7 +41,11 @@ class ReservedVariable(ResourceVariable):
                 collections=list(collections),
                 name=name,
             )
-            with v1.name_scope(f"{self.op.name}/"), tf.control_dependencies([super().initializer]):
+            with (
+                v1.name_scope(f"{self.op.name}/"),
+                on_device_of(self),
+                tf.control_dependencies([super().initializer]),
+            ):
                 self._begin = tf.raw_ops.ResourceScatterUpdate(
                     resource=self.handle,
                     indices=tf.range(first_count, dtype=tf.int64),
@@ -59,12 +64,15 @@ class ReservedVariable(ResourceVariable):
 
 
 @contextmanager
-def private_variables() -> Iterator[list[Any]]:
-    """What is made inside is in no collection afterwards, but in this list."""
+def private_variables(owner: str) -> Iterator[list[Any]]:
+    """What is made inside is in no collection afterwards, but in this list.
+
+    Its names are those of the owner: the workers of a cluster reach it by them, whatever else their graphs have.
+    """
     made: list[Any] = []
     collection = v1.get_default_graph().get_collection_ref(v1.GraphKeys.GLOBAL_VARIABLES)
     before = len(collection)
-    with v1.name_scope(None), tf.control_dependencies(None):
+    with v1.name_scope(f"{owner}_private/"), tf.control_dependencies(None):
         yield made
     made.extend(collection[before:])
     del collection[before:]

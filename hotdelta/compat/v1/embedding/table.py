@@ -20,7 +20,7 @@ from hotdelta.chain.format import names
 from hotdelta.compat.v1.embedding.reserved import ReservedVariable, kept_in, private_variables
 from hotdelta.compat.v1.embedding.session_cells import SessionCells, SessionLink
 from hotdelta.compat.v1.embedding.touched import ReservedFlags
-from hotdelta.compat.v1.graph.saved_variables import save_as
+from hotdelta.compat.v1.graph.saved_variables import is_remote, on_device_of, save_as
 from hotdelta.compat.v1.graph.served_variables import keep_from_serving
 from hotdelta.compat.v1.graph.writers import own_operations, recorded_writes
 from hotdelta.errors import CommitError, ConfigurationError
@@ -30,12 +30,14 @@ from hotdelta.tensorflow_internals import (
     is_closed,
     is_in_control_flow,
     run_before,
+    without_devices,
 )
 from hotdelta.train.keys.index import BUCKETS, FEWEST_BUCKETS, ROWS, where_true
 from hotdelta.train.keys.table import KeyedTable, TableSettings
-from hotdelta.train.keys.upkeep import FIRST_USAGE, TableUpkeep
+from hotdelta.train.keys.upkeep import FIRST_USAGE, SECOND, STEP, TableUpkeep
 from hotdelta.train.rows.outside_writes import tell_through
 from hotdelta.train.tables.cells import cells_of
+from hotdelta.train.tables.graph_walk import needed_operations
 from hotdelta.train.tables.growth import Growth, growth_of
 
 v1 = tf.compat.v1
@@ -83,6 +85,35 @@ class EmbeddingTable:
         self.name = name
         self.settings = settings
         self.rows = rows
+        with on_device_of(rows):
+            self._make_variables()
+        self._link = SessionLink()
+        self._is_ready = False
+        # When the table began whose keys those who save know.
+        self._known_begin = -1
+        # On a server, when it is ready: while the mutex is held, no worker looks keys up or inserts any. It outlives
+        # the Session that took it; whoever takes it begins with letting others go on.
+        self.stop_others: tf.Operation | None = None
+        self.let_others_go_on: tf.Operation | None = None
+        self.has_values: tf.Tensor | None = None
+        # What gives slots of new rows their first values, and what reads the values of a few numbers.
+        self.fills: list[tf.Operation] = []
+        self.questions: list[tf.Tensor] = []
+        # Whether a chain saves what its Session trains.
+        self.is_trained = False
+        # For each gradient what inserts, and what waits until the slots of new rows have begun; by the call of
+        # tf.gradients that made them.
+        self._insertions: dict[str, list[tuple[tf.Operation, tf.Operation]]] = {}
+        self.slots: list[ReservedVariable] = []
+        self._find = self._function(self.keyed.index.find)
+        self._insert = self._function(self._find_or_insert, _KEYS)
+        # Of each of them: when the table began that gave the rows.
+        self._insertions_begun: list[tf.Tensor] = []
+        self._served = self._serving_function()
+
+    def _make_variables(self) -> None:
+        """All of them where the rows are."""
+        name, settings, rows = self.name, self.settings, self.rows
         # In no collection: begun with the rows, and in no checkpoint.
         self.private: list[Any] = []
         self.counts = _whole_variable(settings.first_counts, f"{name}_counts")
@@ -97,7 +128,7 @@ class EmbeddingTable:
         Growth(settings.max_buckets, self.counts, BUCKETS).own(self.index)
         self.usage = self._make_usage() if settings.counts_uses else None
         self.waiting, self.waiting_counts = self._make_waiting()
-        with private_variables() as private:
+        with private_variables(name) as private:
             self.keyed = KeyedTable(
                 settings,
                 rows=rows,
@@ -113,31 +144,21 @@ class EmbeddingTable:
         self._flags = [self._make_flags(variable) for variable in self._growing]
         if self.usage is not None:
             self._flags[0].watch(self.usage)
-        self._link = SessionLink()
-        self._is_ready = False
-        # A number that is drawn whenever the table begins anew, and the one that those who save know.
-        with private_variables() as drawn:
-            self._drawn = ResourceVariable(
-                lambda: tf.random.uniform([], maxval=1 << 62, dtype=tf.int64),
-                trainable=False,
-                name=f"{name}_drawn",
+        # When the table began anew, in microseconds. Nothing drawn: where a seed is set, each Session draws the same.
+        with private_variables(name) as begun:
+            self._begun = ResourceVariable(
+                lambda: tf.cast(tf.timestamp() * 1e6, tf.int64), trainable=False, name="begun"
             )
-        rows.begin_with(drawn)
-        self.private.extend(drawn)
-        self._known_draw = -1
-        # Whether a chain saves what its Session trains.
-        self.is_trained = False
+        rows.begin_with(begun)
+        self.private.extend(begun)
+        # A worker waits until all variables have values. Then this one, the last, says that they are the first ones.
+        for variable in (*self._growing, self.usage, self.waiting_counts):
+            if variable is not None:
+                run_before(self.counts.initializer, variable.initializer)
         with v1.name_scope(None), tf.control_dependencies(None):
             self._mutex = tf.raw_ops.MutexV2(
                 container="", shared_name=f"hotdelta/{name}", name=f"{name}_mutex"
             )
-        # For each gradient what inserts, and what waits until the slots of new rows have begun; by the call of
-        # tf.gradients that made them.
-        self._insertions: dict[str, list[tuple[tf.Operation, tf.Operation]]] = {}
-        self.slots: list[ReservedVariable] = []
-        self._find = self._function(self.keyed.index.find)
-        self._insert = self._function(self.keyed.find_or_insert, _KEYS)
-        self._served = self._serving_function()
 
     @property
     def _growing(self) -> list[ReservedVariable]:
@@ -148,7 +169,7 @@ class EmbeddingTable:
         growth = growth_of(variable)
         if growth is None:
             raise ValueError(f"{variable.name} does not grow")
-        with private_variables() as private:
+        with private_variables(variable.op.name) as private:
             flags = ReservedFlags(variable, growth, name=f"{variable.op.name}_touched")
         variable.begin_with(private)
         return flags
@@ -159,9 +180,10 @@ class EmbeddingTable:
         )
 
     def _make_slot(self, first_row: Array, name: str, key: str | None) -> ReservedVariable:
-        slot = ReservedVariable(capacity=self.settings.capacity, first_row=first_row, name=name)
-        with private_variables() as filled:
-            self.growth.add_slot(slot, first_row)
+        with on_device_of(self.rows):
+            slot = ReservedVariable(capacity=self.settings.capacity, first_row=first_row, name=name)
+            with private_variables(name) as filled:
+                self.growth.add_slot(slot, first_row)
         slot.begin_with(filled)
         self.private.extend(filled)
         if key is not None:
@@ -189,6 +211,11 @@ class EmbeddingTable:
         keep_from_serving(table)
         return table, counts
 
+    @property
+    def is_on_server(self) -> bool:
+        """Whether a parameter server holds it: then other workers may train it at any time."""
+        return is_remote(self.rows.device)
+
     # Functions of the graph. Of those that go through the index one runs at a time.
 
     def _function(self, body: Callable[..., Any], *more: tf.TensorSpec) -> Any:
@@ -208,12 +235,26 @@ class EmbeddingTable:
                 tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
                 return tf.nest.map_structure(tf.identity, found)
 
-        return tf.function(alone, input_signature=[_KEYS, *more], autograph=False)
+        return self._called_here(tf.function(alone, input_signature=[_KEYS, *more], autograph=False))
+
+    def _called_here(self, function: Any) -> Callable[..., Any]:
+        """What it does is done where the rows are."""
+
+        def call(*inputs: tf.Tensor) -> Any:
+            with without_devices(v1.get_default_graph()):
+                function.get_concrete_function()
+            with on_device_of(self.rows):
+                return function(*inputs)
+
+        return call
 
     def _capture(self, graph: Any) -> None:
         """Always in this order: so the function that serves takes what the one that it replaces takes."""
         for variable in (self.counts, self.index, self.unknown):
             graph.capture(variable.handle)
+
+    def _find_or_insert(self, keys: tf.Tensor, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return self.keyed.find_or_insert(keys, counts), self._begun.read_value()
 
     def _serving_function(self) -> str:
         """The name, in the library of the graph, of what finds rows where nobody trains: it locks nothing."""
@@ -222,8 +263,10 @@ class EmbeddingTable:
             self._capture(v1.get_default_graph())
             return self.keyed.find(keys)
 
-        concrete = tf.function(find, input_signature=[_KEYS], autograph=False).get_concrete_function()
-        concrete.add_to_graph(v1.get_default_graph())
+        graph = v1.get_default_graph()
+        with without_devices(graph):
+            concrete = tf.function(find, input_signature=[_KEYS], autograph=False).get_concrete_function()
+        concrete.add_to_graph(graph)
         return str(concrete.name.decode() if isinstance(concrete.name, bytes) else concrete.name)
 
     @property
@@ -241,13 +284,13 @@ class EmbeddingTable:
             attributes = {SERVED_BY: v1.AttrValue(s=self._served.encode())}
             with attributes_for_new(graph, attributes), own_operations():
                 numbers = self._find(unique)
-            with graph.gradient_override_map({"ResourceGather": _GRADIENT_OF_ROWS}):
+            with on_device_of(self.rows), graph.gradient_override_map({"ResourceGather": _GRADIENT_OF_ROWS}):
                 values = tf.raw_ops.ResourceGather(
                     resource=self.rows.handle, indices=numbers, dtype=self.rows.dtype
                 )
             _lookups(graph)[values.op.name] = _Lookup(self, unique, counts)
             if self.settings.default is None:
-                with graph.gradient_override_map({"SelectV2": _GRADIENT_OF_CHOICE}):
+                with on_device_of(self.rows), graph.gradient_override_map({"SelectV2": _GRADIENT_OF_CHOICE}):
                     values = tf.where((numbers > 0)[:, tf.newaxis], values, self.keyed.first_rows(unique))
             return values, positions
 
@@ -257,7 +300,9 @@ class EmbeddingTable:
         before = self._insertions_beside(read)
         earlier = [inserted for inserted, _ in before[-1:]]
         with tf.control_dependencies([read, gradient.op, *earlier]), recorded_writes():
-            rows = self._insert(lookup.keys, lookup.counts)
+            rows, begun = self._insert(lookup.keys, lookup.counts)
+        if not is_in_control_flow(rows.op):
+            self._insertions_begun.append(begun)
         with tf.control_dependencies([rows.op]):
             ready = tf.no_op(name="slots_have_begun")
         for _, waiting in before[-1:]:
@@ -288,10 +333,28 @@ class EmbeddingTable:
     def _has_several_lookups(self, graph: Any) -> bool:
         return sum(lookup.table is self for lookup in _lookups(graph).values()) > 1
 
+    def guard(self, writer: tf.Operation) -> None:
+        """It fails when the table begins anew between the call that found the rows and the write to them.
+
+        A chief that takes the place of a lost one restores a table that other workers go on training. The rows are
+        those of other keys then.
+        """
+        needed = needed_operations(writer.inputs)
+        begun = [each for each in self._insertions_begun if each.op in needed]
+        if not begun:
+            return
+        # As late as may be: not before all is there that is written.
+        waiting = [each.op for each in writer.inputs if each.dtype != tf.resource]
+        with on_device_of(self.rows), tf.control_dependencies(waiting):
+            is_same = tf.reduce_all(tf.equal(self._begun.read_value(), tf.stack(begun)))
+            said = f"embedding variable {self.name} was restored while a step trained it: start this worker again"
+            run_before(writer, tf.raw_ops.Assert(condition=is_same, data=[said]))
+
     def add_slot(self, first_row: Array, name: str) -> ReservedVariable:
         """A variable with a row for each row, for an optimizer; each of its rows begins as `first_row`."""
         slot = self._make_slot(first_row, name, None)
         self.slots.append(slot)
+        run_before(self.counts.initializer, slot.initializer)
         for inserted, ready in chain.from_iterable(self._insertions.values()):
             self._begin_before(slot, inserted, ready)
         return slot
@@ -308,6 +371,35 @@ class EmbeddingTable:
             found: tf.Operation = self._function(fill)(tf.zeros([0], tf.int64)).op
         return found
 
+    def snapshot(self) -> dict[int, tf.Tensor]:
+        """What is there of keys at one moment, by the `id` of its variable; all slots have begun then.
+
+        Of rows nothing: those that the counts say are in use stay where they are.
+        """
+        variables = [self.counts, self.index]
+        if self.waiting_counts is not None:
+            variables += (
+                [self.waiting_counts] if self.waiting is None else [self.waiting_counts, self.waiting]
+            )
+
+        def read(_: tf.Tensor) -> list[tf.Tensor]:
+            for slot in (*self.slots, *([] if self.usage is None else [self.usage])):
+                self.growth.fill_slot(slot)
+            return [_all_rows(variable) for variable in variables]
+
+        with own_operations():
+            values = self._function(read)(tf.zeros([0], tf.int64))
+        return {id(variable): value for variable, value in zip(variables, values, strict=True)}
+
+    def _fill_when_alone(self, slot: ReservedVariable) -> tf.Operation:
+        def fill(_: tf.Tensor) -> tf.Tensor:
+            return self.growth.fill_slot(slot)
+
+        function = tf.function(fill, input_signature=[_KEYS], autograph=False)
+        with recorded_writes():
+            found: tf.Operation = self._called_here(function)(tf.zeros([0], tf.int64)).op
+        return found
+
     def frequencies(self, keys: tf.Tensor) -> tf.Tensor:
         with own_operations():
             return self._function(self.keyed.frequencies)(keys)
@@ -315,6 +407,18 @@ class EmbeddingTable:
     def last_steps(self, keys: tf.Tensor) -> tf.Tensor:
         with own_operations():
             return self._function(self.keyed.last_steps)(keys)
+
+    def stamp(self, rows: tf.Tensor, moment: tf.Tensor) -> tf.Operation:
+        """These rows were trained until `moment`: [step, second]. As TableUpkeep.stamp, in the graph."""
+        if self.usage is None:
+            raise ValueError(f"{self.name} does not count")
+        known = tf.gather(rows, where_true(rows > 0))
+        columns = tf.constant([STEP, SECOND], tf.int64)
+        count = tf.shape(known)[0]
+        places = tf.stack([tf.repeat(known, 2), tf.tile(columns, [count])], axis=1)
+        return tf.raw_ops.ResourceScatterNdUpdate(
+            ref=self.usage.handle, indices=places, updates=tf.tile(moment, [count])
+        )
 
     def key_count(self) -> tf.Tensor:
         """How many keys have a row. Those that went, and whose rows nobody has got yet, do not count."""
@@ -342,16 +446,48 @@ class EmbeddingTable:
         if self._is_ready:
             return
         self._is_ready = True
+        with on_device_of(self.rows):
+            self._make_ready()
+
+    def _make_ready(self) -> None:
         own = (self.rows, self.index, self.counts, self.usage, self.waiting, self.waiting_counts)
-        for variable in (*own, *self.slots, *self.private):
-            if variable is not None:
-                SessionCells(variable, self._link)
+        cells = {
+            id(variable): SessionCells(variable, self._link)
+            for variable in (*own, *self.slots, *self.private)
+            if variable is not None
+        }
+        single = [variable for variable in self.private if variable.shape.rank == 0]
+        few = [*single, self.counts, *([] if self.waiting_counts is None else [self.waiting_counts])]
+        self.questions = [cells[id(variable)].question for variable in few]
         slots = self.slots if self.usage is None else [*self.slots, self.usage]
-        fill = [self._fill(slot) for slot in slots]
+        if self.is_on_server:
+            fill = [self._fill_when_alone(slot) for slot in slots]
+            held = tf.raw_ops.VarHandleOp(
+                dtype=tf.variant, shape=[], shared_name=f"hotdelta/{self.name}/held_mutex"
+            )
+            lock = tf.raw_ops.MutexLock(mutex=self._mutex)
+            self.stop_others = tf.raw_ops.AssignVariableOp(resource=held, value=lock)
+            self.has_values = tf.raw_ops.VarIsInitializedOp(resource=self.counts.handle)
+            self.let_others_go_on = tf.raw_ops.DestroyResourceOp(resource=held, ignore_lookup_error=True)
+        else:
+            fill = [self._fill(slot) for slot in slots]
+        self.fills = fill
         self.growth.fill_by = lambda: self._link.run(fill)
         for variable, flags in zip(self._growing, self._flags, strict=True):
             rows = v1.placeholder(tf.int64, [None])
             tell_through(variable, partial(self._tell, flags.mark(rows), rows))
+
+    def run(self, fetches: Any) -> Any:
+        """In the Session that has its values."""
+        return self._link.run(fetches)
+
+    def remember(self, answers: Sequence[Array]) -> None:
+        """To `questions`: they stay true until this process writes, or `forget`."""
+        names = [question.name for question in self.questions]
+        self._link.remembered = dict(zip(names, answers, strict=True))
+
+    def forget(self) -> None:
+        self._link.remembered = {}
 
     def _tell(self, mark: tf.Operation, fed: tf.Tensor, rows: npt.NDArray[np.int64]) -> None:
         self._link.run(mark, {fed: rows})
@@ -368,11 +504,11 @@ class EmbeddingTable:
 
     def note_begun(self) -> None:
         """What its Session holds is what whoever saves goes on from."""
-        self._known_draw = int(cells_of(self._drawn).value())
+        self._known_begin = int(cells_of(self._begun).value())
 
     def refuse_if_begun_anew(self) -> None:
         """Raises CommitError: its rows in use are fewer than those of the newest commit, and belong to other keys."""
-        if int(cells_of(self._drawn).value()) != self._known_draw:
+        if int(cells_of(self._begun).value()) != self._known_begin:
             raise CommitError(
                 f"embedding variable {self.name} was initialized, or restored by a Saver of no chain, after the chain "
                 "began",
@@ -395,6 +531,14 @@ class EmbeddingTable:
         """What it knows of its keys beside their rows, which a checkpoint need not have."""
         found = (self.usage, self.waiting, self.waiting_counts)
         return [variable for variable in found if variable is not None]
+
+
+def _all_rows(variable: Any) -> tf.Tensor:
+    growth = growth_of(variable)
+    if growth is None:
+        return variable.read_value()
+    rows = tf.range(growth.rows_in_use())
+    return tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype)
 
 
 def _whole_variable(first: Array, name: str) -> Any:

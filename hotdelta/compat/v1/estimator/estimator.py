@@ -29,6 +29,8 @@ from hotdelta.compat.v1.restore.restoring import find_meant, find_meant_full, hi
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import refuse_nested, to_directory
 from hotdelta.logs import event
+from hotdelta.remote.publish.resuming import bring_in
+from hotdelta.remote.publish.spool import to_run_directory
 from hotdelta.train.checkpoint_config import CheckpointConfig
 
 logger = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ class Estimator:
             config, model_dir = RunConfig(model_dir=model_dir), None
         config = config or RunConfig()
         self._model_dir = str(
-            to_directory(model_dir or config.model_dir or _temporary_directory(), "model_dir")
+            to_run_directory(model_dir or config.model_dir or _temporary_directory(), name="model_dir")
         )
         self._config = config.replace(model_dir=self._model_dir)
         self._model_fn = model_fn
@@ -84,6 +86,7 @@ class Estimator:
         return str(Path(self._model_dir) / (f"eval_{name}" if name else "eval"))
 
     def latest_checkpoint(self) -> str | None:
+        bring_in(Path(self._model_dir))
         path: str | None = tf.train.latest_checkpoint(self._model_dir)
         return path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,10 +10,14 @@ import tensorflow as tf
 
 from hotdelta.compat.v1.graph.saved_variables import is_remote
 from hotdelta.compat.v1.graph.session_config import say_without_effect, stock_config
+from hotdelta.tensorflow_internals import UNBOUNDED_BYTES, allow_reserving
 from hotdelta.train.servers.addresses import addresses_in, task_of
 
 # Of DeepRec. All tasks of a cluster run one script, so all of them come here.
 _FASTER_PROTOCOLS = ("grpc++", "star_server")
+
+# What TensorFlow says of each task that a step failed on, in the message of what it raises for all of them.
+_LOST_TASK = re.compile(r"^(ABORTED|UNAVAILABLE): From /job:", re.MULTILINE)
 
 _server_defs: dict[str, Any] = {}
 
@@ -32,6 +37,9 @@ class Server(tf.distribute.Server):
         if protocol in _FASTER_PROTOCOLS:
             say_without_effect(f"protocol={protocol}")
             protocol = "grpc"
+        if job_name == "ps":
+            # Workers reserve memory here, and this process does not know how much.
+            allow_reserving(UNBOUNDED_BYTES)
         super().__init__(server_or_cluster_def, job_name, task_index, protocol, stock_config(config), start)
         definition = self.server_def
         own = addresses_in(definition.cluster).get(_own_task(definition), "")
@@ -65,6 +73,26 @@ def awaited_servers(master: str, config: Any, variables: Iterable[Any]) -> dict[
         for task, address in addresses_in(definition.cluster).items()
         if not filters or any(_is_left(task, each) for each in filters)
     }
+
+
+def tell_lost_tasks(session: Any) -> None:
+    """From now on `run` of this Session raises AbortedError for every step that a task which was lost has ended.
+
+    TensorFlow raises one error for all tasks. The others were waiting for the one that was lost, perhaps in a function,
+    as look-ups by keys are; then it is a CancelledError, and a MonitoredSession, which goes on after an AbortedError,
+    would end.
+    """
+    run = session.run
+
+    def run_and_tell(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except tf.errors.CancelledError as error:
+            if _LOST_TASK.search(error.message) is None:
+                raise
+            raise tf.errors.AbortedError(error.node_def, error.op, error.message) from error
+
+    session.run = run_and_tell
 
 
 def _own_task(definition: Any) -> str:

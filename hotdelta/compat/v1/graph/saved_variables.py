@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,11 @@ from hotdelta.tensorflow_internals import is_partitioned, parts_of_partitioned, 
 from hotdelta.train.tables.growth import Growth, growth_of
 
 _KEY = "_hotdelta_key"
+
+
+def is_resource(variable: Any) -> bool:
+    """Not a reference variable, as those of TensorFlow 1 are."""
+    return hasattr(variable, "handle")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +40,7 @@ class Part:
 
     @property
     def is_resource(self) -> bool:
-        return hasattr(self.variable, "handle")
+        return is_resource(self.variable)
 
     @property
     def name(self) -> str:
@@ -85,6 +91,16 @@ def cpu_of(device: str) -> str:
     """The processor that shares its memory, and its file system, with a device."""
     spec = tf.DeviceSpec.from_string(device or "").replace(device_type="CPU", device_index=0)
     return str(spec.to_string())
+
+
+@contextmanager
+def on_device_of(variable: Any) -> Iterator[None]:
+    """There, whatever scopes are open: a device function would put what is made inside somewhere else."""
+    if not variable.device:
+        yield
+        return
+    with tf.device(None), tf.device(variable.device):
+        yield
 
 
 def find_saved_variables(variables: Iterable[Any]) -> tuple[SavedVariable, ...]:

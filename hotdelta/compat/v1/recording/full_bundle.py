@@ -20,6 +20,7 @@ from hotdelta.chain.format.position import Node
 from hotdelta.chain.write_failure import translated
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, cpu_of
 from hotdelta.compat.v1.graph.session_values import rows_in_use
+from hotdelta.compat.v1.recording.held_keys import HeldKeys
 from hotdelta.compat.v1.recording.shard_save import ShardSave, ShardTensor
 from hotdelta.errors import CommitError
 
@@ -30,13 +31,16 @@ META_SUFFIX = ".meta"
 class FullBundleOperations:
     """The operations that save every variable on its own device."""
 
-    def __init__(self, saved: Sequence[SavedVariable], role_of: Mapping[str, str]) -> None:
+    def __init__(
+        self, saved: Sequence[SavedVariable], role_of: Mapping[str, str], held: HeldKeys | None = None
+    ) -> None:
+        """`held`: what servers hold of the tables with keys, as of the cut that the full belongs to."""
         self._state = {
             names.IDENTITY_TENSOR: tf.compat.v1.placeholder(tf.int64, [None]),
             names.STEP_TENSOR: tf.compat.v1.placeholder(tf.int64, []),
             names.TRAINER_STATE_TENSOR: tf.compat.v1.placeholder(tf.uint8, [None]),
         }
-        tensors = list(_tensors(saved, role_of))
+        tensors = list(_tensors(saved, role_of, held))
         first = tensors[0]
         state = [ShardTensor(name, first.device, first.role, value) for name, value in self._state.items()]
         self._save = ShardSave([*tensors, *state], first_part=0)
@@ -85,15 +89,20 @@ def add_file(prepared: PreparedBundle, suffix: str, content: bytes) -> PreparedB
     )
 
 
-def _tensors(saved: Sequence[SavedVariable], role_of: Mapping[str, str]) -> Iterator[ShardTensor]:
+def _tensors(
+    saved: Sequence[SavedVariable], role_of: Mapping[str, str], held: HeldKeys | None
+) -> Iterator[ShardTensor]:
     """A serving one first: a serving replica reads the identity, too, and no other file."""
     for item in sorted(saved, key=lambda item: role_of[item.key] != names.ROLE_SERVING):
         for part in item.parts:
             device = cpu_of(part.variable.device)
             with tf.device(device):
-                yield ShardTensor(item.key, device, role_of[item.key], _value(item, part))
+                yield ShardTensor(item.key, device, role_of[item.key], _value(item, part, held))
 
 
-def _value(item: SavedVariable, part: Part) -> tf.Tensor:
+def _value(item: SavedVariable, part: Part, held: HeldKeys | None) -> tf.Tensor:
+    value = None if held is None else held.value(item, part)
+    if value is not None:
+        return value
     rows = rows_in_use(item, part)
     return part.variable.read_value() if rows is None else rows

@@ -47,11 +47,11 @@ class RowSet:
             taken = HeldTensor(f"{name}-ids", tf.int64, [])
             ids = flags.touched_ids
             with tf.control_dependencies([taken.hold(ids)]):
-                self.take = set_flags(flags.variable, ids, 0)
+                self.take = flags.clearing(ids)
             self.count = tf.size(ids, out_type=tf.int64)
             self.ids = taken.read()
             self.row_numbers = self.ids + part.first_row
-            self.give_back = set_flags(flags.variable, self.ids, 1)
+            self.give_back = flags.marking(self.ids)
             self.drop = taken.drop()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from hotdelta.compat.v1.graph.cluster_tasks import tell_lost_tasks
 from hotdelta.compat.v1.recording.roll import RecordingRoll
 from hotdelta.compat.v1.recording.training_graph import training_graph_of
 from hotdelta.errors import ConfigurationError
@@ -58,6 +59,7 @@ class RecordedTaskHook(tf.compat.v1.train.SessionRunHook):
         self._task = task
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002 - as tf.train has it
+        tell_lost_tasks(session)
         graph = training_graph_of(session.graph)
         if self._task is not None and graph is not None and graph.roll is not None:
             graph.roll.strike_off(session, self._task)
@@ -78,6 +80,7 @@ class UnrecordedTaskHook(tf.compat.v1.train.SessionRunHook):
         self._roll = RecordingRoll()
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002 - as tf.train has it
+        tell_lost_tasks(session)
         if self._is_chief:
             self._roll.deny(session)
         self._roll.enter(session, self._task)

@@ -34,6 +34,13 @@ class PartFlags:
     reset: tf.Operation
     of_table: ReservedFlags | None = None
 
+    def clearing(self, ids: tf.Tensor) -> tf.Operation:
+        """Of rows that `touched_ids` gave."""
+        return set_flags(self.variable, ids, 0) if self.of_table is None else self.of_table.clear(ids)
+
+    def marking(self, ids: tf.Tensor) -> tf.Operation:
+        return set_flags(self.variable, ids, 1) if self.of_table is None else self.of_table.mark(ids)
+
     def mark_all(self) -> tf.Operation:
         with tf.device(self.variable.device):
             if self.of_table is not None:

@@ -6,7 +6,7 @@ Built once, when the scaffold is finalized: every operation of the user is there
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,6 +133,39 @@ class TrainingGraph:
         for table in self.keyed:
             table.is_trained = is_trained
 
+    def has_values_on_servers(self, session: Any) -> bool:
+        """Whether workers may be training tables with keys before this Session has given them values."""
+        return any(session.run([table.has_values for table in self.keyed if table.is_on_server]))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other worker looks keys up, or inserts any, in the tables that are on servers. Not twice at once."""
+        tables = [table for table in self.keyed if table.is_on_server]
+        if not tables:
+            yield
+            return
+        go_on, stop = [table.let_others_go_on for table in tables], [table.stop_others for table in tables]
+        run = tables[0].run
+        # One that was lost may have stopped them.
+        run(go_on)
+        try:
+            run(stop)
+            yield
+        finally:
+            for table in tables:
+                table.forget()
+            with suppress(tf.errors.OpError, RuntimeError):
+                run(go_on)
+
+    def ask_servers(self) -> None:
+        """While alone: all small questions about tables with keys in one call, after their slots have begun."""
+        tables = [table for table in self.keyed if table.is_on_server]
+        if tables:
+            tables[0].run([table.fills for table in tables])
+            answers = tables[0].run([table.questions for table in tables])
+            for table, found in zip(tables, answers, strict=True):
+                table.remember(found)
+
     def begin_recording(self, session: Any) -> None:
         """Before everything is restored, or saved: from now on no write may be missed."""
         if self.roll is not None:
@@ -234,15 +267,17 @@ def prepare_graph(saved: Sequence[SavedVariable], *, is_seen: bool = False) -> T
         compared: list[tuple[Table, str]] = []
         tables = tuple(_table(table, layout, recorders, compared, is_seen=is_seen) for table in layout.tables)
         warn_of_comparing(compared, remedy="make the Saver before the first run" if is_seen else _REMEDY)
+        shards = _shards(tables, keyed)
+        held = shards.held_keys if shards is not None else None
         prepared = TrainingGraph(
             variables,
             tables,
             ValueOperations(layout.others),
-            FullBundleOperations(saved, {item.key: item.role for item in variables.everything()}),
+            FullBundleOperations(saved, {item.key: item.role for item in variables.everything()}, held),
             _markers(saved),
             tf.group(*(flags.mark_all() for table in tables for flags in table.flags or ())),
             recorders,
-            _shards(tables),
+            shards,
             RecordingRoll() if any(is_remote(part.variable.device) for part in _parts(saved)) else None,
             keyed,
         )
@@ -317,6 +352,7 @@ def _table(
             uses = [graph.uses[member.key][number] for member in layout.family]
             for name, writer in {writer.name: writer for use in uses for writer in use.row_writers}.items():
                 recorders[name] = add_recorder(part_flags, writer)
+                _guard(layout.values.parts[number].variable, writer)
     else:
         compared.append((layout.table, reason))
     rows = {member.key: RowOperations(member) for member in layout.family}
@@ -329,29 +365,27 @@ def _table(
     return GraphTable(layout.table, rows, flags, layout.strategy, set_up)
 
 
+def _guard(variable: Any, writer: Any) -> None:
+    """Nobody but a chief restores a table on a server while workers train it."""
+    if isinstance(variable, EmbeddingVariable) and variable.table.is_on_server:
+        variable.table.guard(writer)
+
+
 def _flags(values: SavedVariable, part: Part, number: int) -> PartFlags:
     own = flags_of(part.variable)
     return make_flags(values, part, number) if own is None else flags_of_table(own)
 
 
 def _keyed_tables(saved: Sequence[SavedVariable]) -> tuple[EmbeddingTable, ...]:
-    """Raises ConfigurationError for those on parameter servers."""
-    found = [
+    return tuple(
         part.variable.table
         for item in saved
         for part in item.parts
         if isinstance(part.variable, EmbeddingVariable)
-    ]
-    for table in found:
-        if is_remote(table.rows.device):
-            raise ConfigurationError(
-                f"embedding variable {table.name} is on a parameter server, from where no deltas of it are written",
-                hint="train it in one process, or without an interval for deltas",
-            )
-    return tuple(found)
+    )
 
 
-def _shards(tables: Sequence[GraphTable]) -> ShardDelta | None:
+def _shards(tables: Sequence[GraphTable], keyed: Sequence[EmbeddingTable]) -> ShardDelta | None:
     """None when no other process than that of the Session holds rows."""
     members = [
         ShardMember(
@@ -364,7 +398,7 @@ def _shards(tables: Sequence[GraphTable]) -> ShardDelta | None:
         for item in table.table.row_variables
     ]
     is_cluster = any(is_remote(part.variable.device) for member in members for part in member.saved.parts)
-    return ShardDelta(members) if is_cluster else None
+    return ShardDelta(members, keyed) if is_cluster else None
 
 
 def _parts(saved: Sequence[SavedVariable]) -> list[Part]:

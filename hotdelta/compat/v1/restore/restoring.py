@@ -6,7 +6,8 @@ Nothing is changed before everything is checked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hotdelta.chain.history.state import ChainState, find_full, find_full_state,
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.chain.store import checkpoint_file
+from hotdelta.compat.v1.embedding.shards import other_parts
 from hotdelta.compat.v1.graph.lookup_strategy import moved_rows
 from hotdelta.compat.v1.graph.saved_variables import is_own_record, key_of
 from hotdelta.compat.v1.recording.training_graph import GraphTable, TrainingGraph
@@ -36,9 +38,13 @@ from hotdelta.train.resume.fitting import (
     read_table,
     read_value,
 )
+from hotdelta.train.tables.key_upkeep import Moment
 from hotdelta.train.tables.row_values import Array, Ids
 
 logger = logging.getLogger(__name__)
+
+# A step that has found its rows in tables with keys has so long to write to them before they are restored.
+STEP_SECONDS = 0.3
 
 
 class _InvalidArgument(tf.errors.InvalidArgumentError):
@@ -190,7 +196,10 @@ def restore_state(
 ) -> None:
     """Raises ModelMismatchError, which names each tensor and both shapes; then nothing was changed."""
     reader = StateReader(saved)
-    misfits = find_misfits(reader, graph.variables)
+    saved_keys = reader.newest_keys()
+    with_keys = (key for key in saved_keys if f"{key}_index" in saved_keys)
+    parts = other_parts((table.name for table in graph.keyed), with_keys)
+    misfits = parts or find_misfits(reader, graph.variables)
     if misfits:
         raise ModelMismatchError(
             "the model does not fit the checkpoint: " + "; ".join(misfits),
@@ -199,6 +208,27 @@ def restore_state(
         )
     moved = {table.key: moved_in(table, saved.newest) for table in graph.tables}
     graph.reach_in(session)
+    with graph.alone():
+        _restore(session, graph, reader, moved, restore_full)
+    graph.restored = saved.node
+    for problem in saved.problems:
+        event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
+    event(
+        logger, logging.INFO, "resumed", position=saved.node, step=saved.newest.step, deltas=len(saved.deltas)
+    )
+
+
+def _restore(
+    session: Any,
+    graph: TrainingGraph,
+    reader: StateReader,
+    moved: Mapping[str, Ids | None],
+    restore_full: Callable[[str], None],
+) -> None:
+    saved = reader.state
+    if graph.has_values_on_servers(session):
+        # What workers have found rows for until now they write now.
+        threading.Event().wait(STEP_SECONDS)
     graph.begin_recording(session)
     # Before the rows: a worker that trains meanwhile sets its flags after it has written.
     session.run(graph.flag_initializers)
@@ -213,14 +243,8 @@ def restore_state(
     for other in graph.variables.others:
         if other.key not in begun:
             graph.values.write(session, other.key, read_value(reader, other))
-    _note_loaded(session, graph, begun)
+    _note_loaded(session, graph, begun, Moment.of(saved.newest.step, saved.newest.watermark))
     session.run(graph.marker_initializers)
-    graph.restored = saved.node
-    for problem in saved.problems:
-        event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
-    event(
-        logger, logging.INFO, "resumed", position=saved.node, step=saved.newest.step, deltas=len(saved.deltas)
-    )
 
 
 def moved_in(table: GraphTable, manifest: Manifest) -> Ids | None:
@@ -305,11 +329,15 @@ def _begin_own_records(session: Any, graph: TrainingGraph, reader: StateReader) 
     return frozenset(item.key for item in begins_anew(reader, graph.variables))
 
 
-def _note_loaded(session: Any, graph: TrainingGraph, begun: Collection[str]) -> None:
+def _note_loaded(session: Any, graph: TrainingGraph, begun: Collection[str], now: Moment) -> None:
     for table in graph.keyed:
         anew = {id(variable) for variable in table.own_record if key_of(variable) in begun}
         table.growth.note_loaded(except_for=anew)
         table.note_begun()
+        if table.is_on_server:
+            # Now, and not when the chain goes on: other workers may have trained by then.
+            table.growth.fill_now()
+            table.upkeep.begin(now)
     session.run(graph.resets_of_keyed)
 
 

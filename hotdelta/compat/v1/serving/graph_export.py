@@ -17,6 +17,7 @@ from hotdelta import signatures as contract
 from hotdelta.chain.format import names
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.format.schema import Schema, parts_rule
+from hotdelta.compat.v1.embedding.shards import other_parts
 from hotdelta.compat.v1.graph.saved_variables import Part, SavedVariable, find_saved_variables, split_strings
 from hotdelta.compat.v1.graph.served_variables import served_variables
 from hotdelta.compat.v1.graph.session_values import rows_in_use
@@ -221,10 +222,10 @@ def _value(item: SavedVariable, part: Part) -> tf.Tensor:
 
 def _require_same_variables(layout: GraphLayout, schema: Schema) -> None:
     """A graph for inference may lack variables that only the loss needs; what it has must be what was trained."""
-    problems = []
+    own = layout.variables.schema
+    problems = other_parts(*((table.rows for table in each.key_tables) for each in (own, schema)))
     specs = {spec.key: spec for spec in schema.variables}
     parts = {table.values.key: table for table in layout.tables}
-    own = layout.variables.schema
     for item in served_variables(layout.saved):
         spec = specs.get(item.key)
         if spec is None or (spec.shape, spec.dtype) != (item.shape, item.dtype.name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from hotdelta.compat.v1.recording.step_marks import bookmark_of
 from hotdelta.compat.v1.recording.training_graph import TrainingGraph, unfinalized
 from hotdelta.compat.v1.sessions.plain_session import PlainSession
 from hotdelta.errors import CommitError, ConfigurationError
+from hotdelta.remote.publish.spool import given_address
+from hotdelta.remote.stores.address import Address
 from hotdelta.train.save.options import WriterOptions
 from hotdelta.train.save.schedule import SaveEvery
 
@@ -195,13 +198,28 @@ def _refuse_unrecorded(session: PlainSession, graph: TrainingGraph) -> None:
 
 def _directory(save_path: str) -> Path:
     """Of `run/model.ckpt`; of a delta also `run/.incremental_checkpoint/incremental_model.ckpt`."""
+    if (address := given_address(save_path)) is not None:
+        return _spool_of(Address.parse(address))
     path = to_run_directory(save_path)
     run_dir = path.parent
     if path.name == _DELTA_NAME and run_dir.name == names.DELTA_DIRECTORY:
         return run_dir.parent
     if path.name != _FULL_NAME:
-        raise ConfigurationError(
-            f"fulls of a chain are called {_FULL_NAME}, not {path.name!r}",
-            hint=f"save to {run_dir / _FULL_NAME}; the step is added by itself",
-        )
+        raise _misnamed(path.name, str(run_dir))
     return run_dir
+
+
+def _spool_of(address: Address) -> Path:
+    """Of `s3://bucket/run/model.ckpt` the spool of `s3://bucket/run`."""
+    run, _, name = address.path.rpartition("/")
+    directory = str(replace(address, path=run))
+    if name != _FULL_NAME:
+        raise _misnamed(name, directory)
+    return to_run_directory(directory)
+
+
+def _misnamed(name: str, directory: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"fulls of a chain are called {_FULL_NAME}, not {name!r}",
+        hint=f"save to {directory}/{_FULL_NAME}; the step is added by itself",
+    )

@@ -21,6 +21,8 @@ from hotdelta.compat.v1.sessions.saver_hook import (
 from hotdelta.compat.v1.sessions.scaffold import Scaffold
 from hotdelta.compat.v1.sessions.watched_session import make_watched
 from hotdelta.errors import ConfigurationError
+from hotdelta.remote.publish.resuming import bring_in
+from hotdelta.remote.publish.spool import given_address
 from hotdelta.train.checkpoint_config import CheckpointConfig
 from hotdelta.train.save.schedule import SaveEvery
 from hotdelta.train.trainer_progress import TrainerProgress
@@ -60,7 +62,7 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     tf.train.job_progress; it is in every commit of the chief. Raises ConfigurationError when no delta could be written.
     """
     if isinstance(checkpoint_dir, Path):
-        checkpoint_dir = str(checkpoint_dir)
+        checkpoint_dir = given_address(checkpoint_dir) or str(checkpoint_dir)
     full = _full_interval(checkpoint_dir, save_checkpoint_secs, save_checkpoint_steps)
     delta = (save_incremental_checkpoint_secs, save_incremental_checkpoint_steps)
     schedule = find_schedule(checkpoint_dir or "", full=full, delta=delta)
@@ -92,6 +94,7 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
     elif checkpoint_dir and is_chief and full != (None, None):
         _refuse_unused_scaffold(scaffold)
         refuse_chain(str(checkpoint_dir))
+    _bring_in(checkpoint_dir, is_chief=is_chief)
     servers = awaited_servers(master, config, v1.global_variables())
     if scaffold is None and is_chief and not servers and full == (None, None):
         scaffold = reading_scaffold(str(checkpoint_dir or ""), [*hooks, *chief_only_hooks])
@@ -118,6 +121,12 @@ def MonitoredTrainingSession(  # noqa: N802 - the name of tf.train
         **_given(save_summaries_steps=save_summaries_steps, save_summaries_secs=save_summaries_secs),
     )
     return make_watched(make_session, servers if is_incremental else {})
+
+
+def _bring_in(checkpoint_dir: Any, *, is_chief: bool) -> None:
+    """Also for an Estimator, which gives the spool itself: its hook has the schedule."""
+    if is_chief and checkpoint_dir:
+        bring_in(Path(checkpoint_dir))
 
 
 def _full_interval(checkpoint: Any, seconds: Any, steps: Any) -> tuple[float | None, int | None]:

@@ -11,6 +11,11 @@ import tensorflow as tf
 from hotdelta.chain.store import checkpoint_file
 from hotdelta.compat.v1.sessions.creators import as_text
 from hotdelta.compat.v1.sessions.scaffold import Scaffold
+from hotdelta.remote.commit_log import CommitLog
+from hotdelta.remote.publish.backlog import newest_position, positions_in
+from hotdelta.remote.publish.resuming import bring_in
+from hotdelta.remote.publish.spool import given_address, to_run_directory
+from hotdelta.remote.stores.opening import open_store
 
 v1 = tf.compat.v1
 
@@ -34,6 +39,27 @@ def has_chain(checkpoint_dir: str | None) -> bool:
 def checkpoint_directory(checkpoint: str) -> str:
     """A URL stays as it is: as a Path it would have one slash less, and be taken for a directory here."""
     return checkpoint if "://" in checkpoint else str(Path(checkpoint).parent)
+
+
+def latest_checkpoint(checkpoint_dir: str | Path, latest_filename: str | None = None) -> Any:
+    """tf.train.latest_checkpoint. Of the address of a store with a chain: the newest full, brought to this machine."""
+    address = given_address(checkpoint_dir)
+    if address is not None and not _is_of_tensorflow(address):
+        checkpoint_dir = to_run_directory(address)
+    bring_in(Path(checkpoint_dir))
+    return tf.train.latest_checkpoint(str(checkpoint_dir), latest_filename)
+
+
+def _is_of_tensorflow(address: str) -> bool:
+    """Of an address that TensorFlow can read as well: whether plain checkpoints lie there, and no chain."""
+    scheme = address.partition(":")[0].lower()
+    if scheme not in tf.io.gfile.get_registered_schemes():
+        return False
+    store = open_store(address)
+    try:
+        return newest_position(positions_in(CommitLog(store))) is None
+    finally:
+        store.close()
 
 
 class SingularMonitoredSession(tf.compat.v1.train.SingularMonitoredSession):

@@ -13,8 +13,8 @@ from hotdelta.chain.format.position import Node
 from hotdelta.chain.store.checkpoint_file import list_fulls
 from hotdelta.compat.v1.chain.open_chains import is_saved, wait_for_writes
 from hotdelta.compat.v1.chain.save_schedule import check_kept, refuse_hours
+from hotdelta.compat.v1.embedding.making import embedding_variables
 from hotdelta.compat.v1.embedding.plain_save import as_saved, with_companions
-from hotdelta.compat.v1.embedding.variable import embedding_variables
 from hotdelta.compat.v1.graph.growth import refuse_new_variables
 from hotdelta.compat.v1.graph.saved_variables import SavedVariable, find_saved_variables
 from hotdelta.compat.v1.recording.full_bundle import META_SUFFIX

@@ -125,7 +125,7 @@ class CheckpointSaverHook(OpenSaverHook):
             run_context.request_stop()
 
     def end(self, session: Any) -> None:
-        """Raises UnsavedError when the last save is not on disk."""
+        """Raises UnsavedError when the last save is not on disk, UnpublishedError when it is not in the store."""
         if self._chain is None:
             super().end(session)
             return
@@ -142,8 +142,10 @@ class CheckpointSaverHook(OpenSaverHook):
             listener.end(session, step)
         _prepared(session).end_recording(session)
         chain, self._chain = self._chain, None
-        chain.close()
-        chain.require_saved()
+        try:
+            chain.close()
+        finally:
+            chain.require_saved()
 
     def _new_chain(self, session: Any, schedule: SaveSchedule) -> SessionChain:
         saver: Saver = self.find_saver()
