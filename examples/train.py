@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from examples.click_stream import Clicks, ClickStream, ids_of
@@ -111,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m examples.train",
         description="Learn from a stream of clicks whose tastes drift, for ever.",
     )
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, metavar="DIR", help="where commits go")
+    parser.add_argument("--checkpoint-dir", required=True, metavar="DIR_OR_URL", help="where commits go")
     parser.add_argument(
         "--save-incremental-secs",
         type=float,

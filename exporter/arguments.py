@@ -9,6 +9,7 @@ from pathlib import Path
 from hotdelta.chain.format.position import Position
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.given_directory import to_directory
+from hotdelta.remote.stores.address import Address, is_address
 from hotdelta.signatures import MAX_EXPORT_VERSION
 
 _ARGUMENT = re.compile(r"`(?P<name>\w+)(?:=(?P<value>[^`]*))?`")
@@ -24,6 +25,9 @@ examples:
 
   # an earlier state (run.seq, as the trainer logs it), under a version number of your own
   exporter --checkpoint-dir run --export-dir export --save-incr-model --position 3.17 --version 20
+
+  # from the store that the trainer publishes to, and into it
+  exporter --checkpoint-dir s3://bucket/run --export-dir s3://bucket/exports --save-incr-model
 
   # started together with the trainer: wait for its first checkpoint
   exporter --checkpoint-dir run --export-dir export --save-incr-model --wait 120
@@ -45,17 +49,17 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--checkpoint-dir",
-        type=_directory,
+        type=_place,
         required=True,
         metavar="DIR",
-        help="the directory that the trainer writes to",
+        help="the directory that the trainer writes to, or the address of its store",
     )
     parser.add_argument(
         "--export-dir",
-        type=_directory,
+        type=_place,
         required=True,
         metavar="DIR",
-        help="gets a new directory named by version number",
+        help="gets a new directory named by version number; may be the address of a store",
     )
     parser.add_argument(
         "--save-incr-model", action="store_true", help="the export can take deltas, not only full checkpoints"
@@ -114,6 +118,16 @@ def _flag(argument: re.Match[str]) -> str:
     flag = f"--{_RENAMED.get(argument['name'], argument['name']).replace('_', '-')}"
     given = (argument["value"] or "").strip("[]'\"")
     return flag if given in ("", "True") else f"{flag} {given}"
+
+
+def _place(text: str) -> Path | str:
+    """A directory, or the address of a store."""
+    if not is_address(text):
+        return _directory(text)
+    try:
+        return str(Address.parse(text))
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _directory(text: str) -> Path:

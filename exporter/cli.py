@@ -12,14 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from exporter.arguments import in_flags, make_parser
+from exporter.stores import export_into_store, has_commits, refuse_nested_places
 from exporter.version_directory import remove_unfinished
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError, HotdeltaError
-from hotdelta.given_directory import refuse_nested
 from hotdelta.quiet_import import quiet_import
 from hotdelta.terminal import leave_terminal, progress_bars
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _log_to_stderr(is_verbose=options.verbose)
     try:
         with _stopped_by_signals():
-            refuse_nested(options.export_dir, options.checkpoint_dir)
+            refuse_nested_places(options.export_dir, options.checkpoint_dir)
             _wait_for_checkpoint(options.checkpoint_dir, options.wait, stop=threading.Event())
             with progress_bars():
                 path = _export(options)
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _print_path(path)
 
 
-def _print_path(path: Path) -> int:
+def _print_path(path: Path | str) -> int:
     try:
         if sys.stdout is None:
             raise ValueError("it is closed")
@@ -83,22 +84,27 @@ def _stop(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def _export(options: argparse.Namespace) -> Path:
+def _export(options: argparse.Namespace) -> Path | str:
     with nullcontext() if options.verbose else quiet_import():
         for module in options.imports:
             _import(module)
         from exporter.export import export_saved_model
 
-    return export_saved_model(
-        options.checkpoint_dir,
-        options.export_dir,
-        save_incr_model=options.save_incr_model,
-        position=options.position,
-        version=options.version,
-        signatures=options.signature or None,
-        model_name=options.model_name,
-        allow_whole_table_reads=options.allow_whole_table_read,
-    )
+    def export(export_dir: Path, version: int | None) -> Path:
+        return export_saved_model(
+            options.checkpoint_dir,
+            export_dir,
+            save_incr_model=options.save_incr_model,
+            position=options.position,
+            version=version,
+            signatures=options.signature or None,
+            model_name=options.model_name,
+            allow_whole_table_reads=options.allow_whole_table_read,
+        )
+
+    if isinstance(options.export_dir, Path):
+        return export(options.export_dir, options.version)
+    return export_into_store(export, options.export_dir, options.version)
 
 
 def _import(module: str) -> None:
@@ -113,21 +119,29 @@ def _import(module: str) -> None:
 
 
 def _wait_for_checkpoint(
-    checkpoint_dir: Path,
+    checkpoint_dir: Path | str,
     wait_seconds: float,
     *,
     stop: threading.Event,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Until the directory holds a commit, or the time is over: what is then missing is said by the export."""
-    scanner = Scanner(checkpoint_dir)
+    has_any = _look_into(checkpoint_dir)
     deadline = clock() + wait_seconds
     has_said = False
-    while not scanner.scan().manifests and clock() < deadline:
+    while wait_seconds and not has_any() and clock() < deadline:
         if not has_said:
             print(f"exporter: waiting for a checkpoint in {checkpoint_dir}", file=sys.stderr)
             has_said = True
         stop.wait(_POLL_SECONDS)
+
+
+def _look_into(checkpoint_dir: Path | str) -> Callable[[], bool]:
+    """Whether there is a commit."""
+    if isinstance(checkpoint_dir, str):
+        return partial(has_commits, checkpoint_dir)
+    scanner = Scanner(checkpoint_dir)
+    return lambda: bool(scanner.scan().manifests)
 
 
 class _ToStderr(logging.Handler):

@@ -19,15 +19,17 @@ from exporter.graph.variable_uses import make_servable, table_lookups
 from exporter.proof import Expected, expect, verify_export
 from exporter.signatures.incremental import IncrementalSignatures, Staging
 from exporter.signatures.variables import ExportedVariables, FullSignatures
-from exporter.sources import Source, source_of
+from exporter.sources import Source, source_of, to_position
+from exporter.stores import local_subject, refuse_nested_places
 from exporter.value_files import write_values
 from exporter.version_directory import make_directory, new_version, publish, temporary_for, unfinished
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.format.schema import Schema
 from hotdelta.errors import CommitError, ConfigurationError, DamagedError
 from hotdelta.export_metadata import ExportMetadata, write_metadata
-from hotdelta.given_directory import refuse_nested, to_directory
+from hotdelta.given_directory import to_directory
 from hotdelta.logs import event, quiet_tensorflow
+from hotdelta.remote.publish.spool import check_run_directory
 from hotdelta.tensorflow_internals import renew_fingerprint
 from hotdelta.train.serving.module import ServingModule
 from hotdelta.train.serving.trace import Signature
@@ -63,6 +65,8 @@ def export_saved_model(
 ) -> Path:
     """Export a Keras model, a tf.Module or the newest state in a checkpoint directory to `export_dir/<version>/`.
 
+    In place of the checkpoint directory the address of a store may be given, where its trainer was given it.
+
     The export can load fulls; with `save_incr_model` deltas too. `position` chooses another state of a checkpoint
     directory. `signatures`: of a model, as hotdelta.keras.serving.graph.trace_keras_model takes them (a tf.Module
     needs them: tf.functions with an input_signature); of a checkpoint directory, the names of those to keep. `tables`
@@ -70,7 +74,7 @@ def export_saved_model(
 
     Returns the path of the version. Raises ConfigurationError when this cannot be done as asked, ChainError when the
     checkpoint directory is damaged, ModelMismatchError when it holds no serving graph, CommitError or OSError when the
-    export cannot be written.
+    export cannot be written, StoreError when what was published cannot be fetched.
     """
     options = ExportOptions(
         save_incr_model=save_incr_model,
@@ -78,13 +82,13 @@ def export_saved_model(
         model_name=model_name,
         allow_whole_table_reads=tuple(allow_whole_table_reads),
     )
-    find = partial(
-        source_of, model_or_checkpoint_dir, position=position, signatures=signatures, tables=tables
-    )
-    target = to_directory(export_dir, "export_dir")
+    target, wanted = to_directory(export_dir, "export_dir"), to_position(position)
     if isinstance(model_or_checkpoint_dir, str | os.PathLike):
-        refuse_nested(target, to_directory(model_or_checkpoint_dir))
-    return _export(find, target, options, attempts=_ATTEMPTS)
+        check_run_directory(model_or_checkpoint_dir)
+        refuse_nested_places(target, model_or_checkpoint_dir)
+    with local_subject(model_or_checkpoint_dir, wanted) as subject:
+        find = partial(source_of, subject, position=wanted, signatures=signatures, tables=tables)
+        return _export(find, target, options, attempts=_ATTEMPTS)
 
 
 def _export(find: Callable[[], Source], export_dir: Path, options: ExportOptions, *, attempts: int) -> Path:

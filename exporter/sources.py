@@ -80,7 +80,7 @@ def source_of(
                 "the tables of a checkpoint directory are those that it was trained with",
                 hint="leave tables out",
             )
-        return _of_directory(Path(subject), _position(position), _names(signatures))
+        return _of_directory(Path(subject), to_position(position), _names(signatures))
     if position is not None:
         raise ConfigurationError("a model in memory has no positions", hint="leave `position` out")
     if signatures is not None and not isinstance(signatures, Mapping):
@@ -97,7 +97,8 @@ def source_of(
     )
 
 
-def _position(position: Position | str | None) -> Position | None:
+def to_position(position: Position | str | None) -> Position | None:
+    """Raises ConfigurationError."""
     if position is None or isinstance(position, Position):
         return position
     if not isinstance(position, str):

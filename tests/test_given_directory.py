@@ -36,10 +36,15 @@ def a_variable() -> dict[str, tf.Variable]:
     return {"v": tf.Variable([1.0])}
 
 
+# Where the address of a store may be given, this is none.
+NO_STORE = "abfs://container@account/run"
+ENTRANCES_OF_STORES: dict[str, Callable[[], Any]] = {
+    "DeltaCheckpoint": lambda: DeltaCheckpoint(NO_STORE),
+    "DeltaWriter": lambda: DeltaWriter(Path(NO_STORE), a_variable()),
+    "CheckpointConfig": lambda: CheckpointConfig(NO_STORE),
+    "export from": lambda: export_saved_model(NO_STORE, "export"),
+}
 ENTRANCES: dict[str, Callable[[], Any]] = {
-    "DeltaCheckpoint": lambda: DeltaCheckpoint(GIVEN),
-    "DeltaWriter": lambda: DeltaWriter(GIVEN, a_variable()),
-    "CheckpointConfig": lambda: CheckpointConfig(GIVEN),
     "TrainerProgress": lambda: TrainerProgress(GIVEN, Job("job", 1, 2)),
     "save_params": lambda: hotdelta.io.save_params(a_model(), GIVEN),
     "save_persistables": lambda: hotdelta.io.save_persistables(a_model(), Path(GIVEN)),
@@ -47,9 +52,8 @@ ENTRANCES: dict[str, Callable[[], Any]] = {
     "save_inference_model": lambda: hotdelta.io.save_inference_model(GIVEN, ["x"], "dense", a_model()),
     "load_inference_model": lambda: hotdelta.io.load_inference_model(GIVEN),
     "export a model": lambda: export_saved_model(a_model(), GIVEN),
-    "export from": lambda: export_saved_model(GIVEN, "export"),
     "export to": lambda: export_saved_model("run", Path(GIVEN)),
-    "server": lambda: read_configuration({}, {"HOTDELTA_EXPORT_DIR": "a", "HOTDELTA_CHECKPOINT_DIR": GIVEN}),
+    "server": lambda: read_configuration({}, {"HOTDELTA_EXPORT_DIR": "a", "HOTDELTA_STATE_DIR": GIVEN}),
     "server settings": lambda: ModelSettings(Path(GIVEN), Path("run")),
     "server state": lambda: ModelSettings(Path("export"), Path("run"), state_dir=Path(GIVEN)),
     "loader": lambda: LoaderSettings(Path("export"), Path(GIVEN)),
@@ -64,19 +68,38 @@ def test_an_address_is_refused_everywhere(name: str, tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ENTRANCES_OF_STORES)
+def test_an_address_of_no_store_is_refused_where_stores_are_taken(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"abfs:// is no address of a store.*s3://bucket/prefix"):
+        ENTRANCES_OF_STORES[name]()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-dir", "--export-dir"])
+def test_the_exporter_refuses_an_address_of_no_store_as_wrong_usage(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"--checkpoint-dir": "run", "--export-dir": "export", option: NO_STORE}
+    with pytest.raises(SystemExit) as ended:
+        exporter.cli.main([text for pair in given.items() for text in pair])
+    assert ended.value.code == 2
+    assert "abfs:// is no address of a store" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    "main, arguments",
+    "arguments, said",
     [
-        (exporter.cli.main, ["--checkpoint-dir", GIVEN, "--export-dir", "export"]),
-        (exporter.cli.main, ["--checkpoint-dir", "run", "--export-dir", GIVEN]),
-        (hotdelta.cli.main, ["chain", GIVEN]),
-        (hotdelta.cli.main, ["verify", GIVEN]),
-        (hotdelta.cli.main, ["describe", GIVEN]),
+        (["verify", NO_STORE], "abfs:// is no address of a store"),
+        (["log", NO_STORE], "abfs:// is no address of a store"),
+        (["describe", GIVEN], "'gs://bucket/run', an address"),
     ],
 )
 def test_commands_refuse_an_address_as_wrong_usage(
-    main: Callable[[list[str]], int],
     arguments: list[str],
+    said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -84,9 +107,9 @@ def test_commands_refuse_an_address_as_wrong_usage(
     monkeypatch.chdir(tmp_path)
     code: Any = None
     with contextlib.suppress(SystemExit):
-        code = main(arguments)
+        code = hotdelta.cli.main(arguments)
     assert code in (None, 2)
-    assert "'gs://bucket/run', an address" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

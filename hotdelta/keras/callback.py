@@ -18,6 +18,8 @@ from hotdelta.keras import first_batch, fit_hooks, held_directories
 from hotdelta.keras.attachment import Attachment
 from hotdelta.keras.binding import BindingOptions, ModelBinding
 from hotdelta.logs import event
+from hotdelta.remote.publish.resuming import bring_in
+from hotdelta.remote.publish.spool import SpoolOptions
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.jobs.job import Job
 from hotdelta.train.model.assembly import as_tuple
@@ -62,10 +64,15 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         metrics_port: int | str | None = None,
         metrics_registry: Any = None,
         tensorboard_dir: str | Path | None = None,
+        spool_dir: str | Path | None = None,
+        spool_bytes: int | None = None,
+        when_spool_is_full: str = "postpone",
+        publish_timeout_secs: float = 60,
     ) -> None:
         """Saves when any one of the given amounts has passed; None switches one off.
 
-        `checkpoint_dir`: a directory; or a CheckpointConfig, which says when to save and what to keep as well.
+        `checkpoint_dir`: a directory, or the address of a store (`s3://bucket/prefix`); or a CheckpointConfig, which
+        says when to save and what to keep as well.
         `tables`: variables (or their keys) that deltas should carry row by row, beside the embedding layers.
         `tracking`: "touched" or "changed" by table key, where the choice of hotdelta is not wanted.
         `signatures`: what to serve, for a model whose inputs Keras does not know. `serving_graph=False`: leave none.
@@ -73,6 +80,8 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         `job`: this is trainer 0 of a job; the others have a hotdelta.train.TrainerProgress each.
         `metrics_port`: where Prometheus asks how saving goes, a port of loopback or "HOST:PORT"; `metrics_registry`: of
         prometheus_client, in place of a port; `tensorboard_dir`: where TensorBoard finds lag, rows and bytes.
+        `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`: for the address of a store in place
+        of a directory (docs/remote.md).
         """
         super().__init__()
         self._job = job
@@ -87,6 +96,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
             telling=Telling.of(metrics_port, metrics_registry, tensorboard_dir),
+            spool=SpoolOptions.of(spool_dir, spool_bytes, when_spool_is_full, publish_timeout_secs),
         )
         self.checkpoint_dir, self._options = settle(checkpoint_dir, options)
         self._attachment = Attachment(BindingOptions(as_tuple(tables), tracking, signatures, serving_graph))
@@ -173,7 +183,10 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         self._stop_if_told()
 
     def close(self) -> None:
-        """Save what is left and give the directory back. Raises UnsavedError when that is not on disk."""
+        """Save what is left and give the directory back.
+
+        Raises UnsavedError when that is not on disk, UnpublishedError when it is not in the store that was given.
+        """
         try:
             if self._attachment.is_open:
                 held_directories.let_go(self.checkpoint_dir)
@@ -232,9 +245,10 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         if not self._has_very_end:
             self._attachment.is_in_fit = False
             self._started.require_saved()
+            self._started.wait_until_published()
 
     def _finish_fit(self) -> None:
-        """Raises UnsavedError when the last save is not on disk: nobody may come to close()."""
+        """Raises as `close`: nobody may come to that."""
         try:
             if self._attachment.is_open:
                 self._started.finish(self._attachment.examine)
@@ -256,6 +270,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         try:
             self._started.save_checked(self._attachment.examine)
             self._started.require_saved()
+            self._started.wait_until_published()
         except HotdeltaError as error:
             event(logger, logging.ERROR, "the last save failed", reason=error)
 
@@ -267,6 +282,8 @@ class DeltaCheckpoint(keras.callbacks.Callback):
 
     def _start(self, model: keras.Model) -> None:
         held_directories.close_holder(self.checkpoint_dir)
+        if self._is_resuming:
+            bring_in(self.checkpoint_dir)
         self.resumed = self._attachment.start(
             model, self._new_trainer, run_dir=self.checkpoint_dir, is_resuming=self._is_resuming
         )
@@ -276,6 +293,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         trainer = ChainTrainer(
             self.checkpoint_dir, options=self._options, publish=binding.publish, job=self._job
         )
+        trainer.is_told_to_stop = lambda: self._signals.is_received
         for name, read, restore in self._registered:
             trainer.states.register(name, read, restore)
         return trainer

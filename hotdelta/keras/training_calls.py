@@ -16,6 +16,7 @@ import tensorflow as tf
 from hotdelta import keras_internals
 from hotdelta.errors import ConfigurationError
 from hotdelta.keras_internals import set_training_function, training_function
+from hotdelta.tensorflow_internals import run_before
 from hotdelta.train.bookmarks import Bookmarked
 from hotdelta.train.save.pauses import Quiet, TrainedBatch
 
@@ -86,9 +87,11 @@ class TrainingCalls:
             with tf.control_dependencies([leaf for leaf in leaves if tf.is_tensor(leaf)]):
                 begin = self._begun.assign_add(1, read_value=False)
             before = _operations()
-            # Every operation waits for it: Keras would count the step, and draw its random numbers, before the data.
-            with tf.control_dependencies([begin] if before is not None else []):
-                logs = train_step(data)
+            logs = train_step(data)
+            # Keras would count the step, and draw its random numbers, before the data. What has no state does not wait:
+            # a constant that did would be computed, with all that is made of it, again in every step.
+            for operation in _stateful_since(before):
+                run_before(operation, begin)
             with tf.control_dependencies(_stateful_since(before)):
                 if extra is not None:
                     self._keep(extra)

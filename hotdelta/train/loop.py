@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from hotdelta.chain.format.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import counted, event
+from hotdelta.remote.publish.resuming import bring_in
+from hotdelta.remote.publish.spool import SpoolOptions
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.jobs.job import Job
 from hotdelta.train.loop_model import (
@@ -79,11 +81,16 @@ class DeltaWriter:
         metrics_port: int | str | None = None,
         metrics_registry: Any = None,
         tensorboard_dir: str | Path | None = None,
+        spool_dir: str | Path | None = None,
+        spool_bytes: int | None = None,
+        when_spool_is_full: str = "postpone",
+        publish_timeout_secs: float = 60,
     ) -> None:
         """Takes the directory and resumes at once; `resumed` says where.
 
-        `checkpoint_dir`: a directory; or a CheckpointConfig, which says when to save and what to keep as well. Saves
-        when any one of the given amounts has passed, as the callback for Keras does; None switches one off.
+        `checkpoint_dir`: a directory, or the address of a store (`s3://bucket/prefix`); or a CheckpointConfig, which
+        says when to save and what to keep as well. Saves when any one of the given amounts has passed, as the callback
+        for Keras does; None switches one off.
         `model`: its variables are keyed by attribute path, or by the given names. `tables`: those of which deltas
         carry rows. `optimizer`: a Keras optimizer, already built; one of hotdelta.keras records the rows it writes.
         Without one, give the `slots` of each table by table key, and tell the rows with `touch` (tracking "touched").
@@ -96,6 +103,8 @@ class DeltaWriter:
         or by the "coordinator", which fetches them all.
         `metrics_port`: where Prometheus asks how saving goes, a port of loopback or "HOST:PORT"; `metrics_registry`: of
         prometheus_client, in place of a port; `tensorboard_dir`: where TensorBoard finds lag, rows and bytes.
+        `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`: for the address of a store in place
+        of a directory (docs/remote.md).
         """
         refuse_other_kinds(tables=tables, slots=slots, tracking=tracking, signatures=signatures, state=state)
         options = WriterOptions.of(
@@ -109,6 +118,7 @@ class DeltaWriter:
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
             telling=Telling.of(metrics_port, metrics_registry, tensorboard_dir),
+            spool=SpoolOptions.of(spool_dir, spool_bytes, when_spool_is_full, publish_timeout_secs),
         )
         run_dir, options = settle(checkpoint_dir, options)
         keyed = keyed_variables(model)
@@ -147,11 +157,14 @@ class DeltaWriter:
                 if table.key in recorders.touched:
                     _record(recording, table, recorders.touched[table.key])
         self._trainer = ChainTrainer(run_dir, options=options, publish=publish, job=job)
+        self._trainer.is_told_to_stop = lambda: self._signals.is_received
         on_servers = tables_for_servers(variables, rows_written_by)
         self._steps = LoopSteps(self._trainer, recording, has_workers=has_servers(variables))
         self._trainer.watch = self._steps
         for name, read in (state or {}).items():
             self._trainer.states.register(name, read)
+        if resume:
+            bring_in(run_dir)
         self.resumed: Resumed | None = self._trainer.start(
             variables,
             touched=recorders.touched,
@@ -250,7 +263,7 @@ class DeltaWriter:
     def close(self) -> None:
         """Save what is left and give the directory back. To close twice is harmless.
 
-        Raises UnsavedError when the last save is not on disk.
+        Raises UnsavedError when the last save is not on disk, UnpublishedError when it is not in the store.
         """
         if self._is_closed:
             return

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -18,7 +20,11 @@ import tensorflow as tf
 from exporter import export_saved_model
 from exporter.arguments import in_flags
 from exporter.cli import _print_path, main
+from hotdelta.chain import Disk, Node
 from hotdelta.errors import ConfigurationError
+from hotdelta.export_metadata import read_metadata
+from hotdelta.remote.stores.opening import open_store
+from hotdelta.remote.trees import fetch_tree, find_tree, list_trees
 from hotdelta.train import DeltaWriter
 from tests.exporter.bundles import TwoTables
 from tests.waiting import LIMIT_SECONDS
@@ -51,7 +57,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def train(directory: Path) -> None:
+def train(directory: Path | str, **options: Any) -> None:
     module = TwoTables()
     with DeltaWriter(
         directory,
@@ -59,6 +65,7 @@ def train(directory: Path) -> None:
         tables=["users", "items"],
         tracking={"users": "changed", "items": "changed"},
         signatures={"serving_default": module.score},
+        **options,
     ) as writer:
         module.users.scatter_nd_update([[3]], [[1.0, 2.0, 3.0, 4.0]])
         module.bias.assign(7.0)
@@ -267,3 +274,32 @@ def test_interrupted_while_it_waits_it_says_so(tmp_path: Path) -> None:
         said = process.communicate(timeout=LIMIT_SECONDS)[1]
     assert (process.returncode, said.count("\n")) == (128 + signal.SIGINT, 1)
     assert "exporter: stopped" in said
+
+
+def test_an_export_goes_from_a_store_into_a_store(
+    s3_address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exports = s3_address.replace("/run?", "/exports?")
+    arguments = ["--checkpoint-dir", s3_address, "--export-dir", exports, "--save-incr-model"]
+    assert main(arguments) == 1
+    assert "holds no checkpoint" in capsys.readouterr().err
+    train(s3_address, spool_dir=tmp_path / "spool")
+    assert main([*arguments, "--wait", "60"]) == 0
+    assert capsys.readouterr().out.strip() == exports.replace("/exports?", "/exports/1?")
+    assert main(arguments) == 0
+    assert main([*arguments, "--version", "2"]) == 1
+    assert "has a version 2 already" in capsys.readouterr().err
+    assert main([*arguments, "--position", "1.1", "--version", "7"]) == 0
+    store, local = open_store(exports), export_saved_model(tmp_path / "spool", tmp_path, save_incr_model=True)
+    assert list_trees(store) == ["1", "2", "7"]
+    tree = find_tree(store, "2")
+    assert tree is not None
+    with ThreadPoolExecutor(2) as pool:
+        fetch_tree(store, tree, tmp_path / "fetched", pool=pool, disk=Disk())
+    assert node_of(tmp_path / "fetched") == node_of(local)
+    assert main(["--checkpoint-dir", s3_address, "--export-dir", s3_address]) == 1
+    assert "lie in one another" in capsys.readouterr().err
+
+
+def node_of(export: Path) -> Node | None:
+    return read_metadata(export).node

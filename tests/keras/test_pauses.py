@@ -17,6 +17,7 @@ import tensorflow as tf
 
 import hotdelta.keras as hk
 from hotdelta.chain.format.manifest import Kind
+from hotdelta.keras_internals import ONE_STEP
 from tests.keras.counting_models import IDS, SlowSGD, Stream, counting_model, facts_of
 from tests.keras.small_models import BATCH, assert_saved, batches, by_hand, manifests, small_model
 from tests.train.cut_loop import CutLoop
@@ -132,6 +133,23 @@ def test_cuts_go_on_after_a_step_that_raised(tmp_path: Path) -> None:
             )
     assert loop.mixed == []
     assert loop.cuts >= 50
+
+
+def test_what_may_write_waits_for_the_mark_of_its_step_and_constants_do_not(tmp_path: Path) -> None:
+    """A constant that waited would be computed, with all that is made of it, again in every step."""
+    model = small_model()
+    with by_hand(tmp_path) as callback:
+        model.fit(*batches(1), batch_size=BATCH, verbose=0, callbacks=[callback])
+        (graph,) = (found for found in model.optimizer.known_graphs if ONE_STEP in found.name)
+        operations = graph.get_operations()
+        begin = next(place for place, op in enumerate(operations) if op.type == "AssignAddVariableOp")
+        step = [op for op in operations[begin + 1 :] if op.type != "Placeholder"]
+        stateful = [op for op in step if op.op_def.is_stateful]
+        assert {"AssignVariableOp", "ResourceScatterUpdate"} <= {op.type for op in stateful}
+        assert all(operations[begin] in op.control_inputs for op in stateful[:-1])
+        constants = [op for op in step if op.type == "Const"]
+        assert constants
+        assert not any(operations[begin] in op.control_inputs for op in constants)
 
 
 class Pause:

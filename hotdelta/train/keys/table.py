@@ -317,8 +317,10 @@ def _started(first: Array, capacity: int, growth: Growth, *, name: str, trainabl
     if tf.distribute.has_strategy():
         strategy = type(tf.distribute.get_strategy()).__name__
         raise ConfigurationError(
-            f"a table without a fixed vocabulary is not made under {strategy}",
-            hint="make the model outside of strategy.scope(), or use hotdelta.keras.Embedding",
+            f"a table without a fixed vocabulary is not made under {strategy}: replicas, or workers, would give keys "
+            "rows at the same time, each without the others",
+            hint="make the model outside of strategy.scope(), or use hotdelta.keras.Embedding; on parameter servers "
+            "tf.get_embedding_variable of hotdelta.compat.v1 can be trained by several workers",
         )
     variable = _reserved(capacity, first.shape[1:], tf.as_dtype(first.dtype), name=name, trainable=trainable)
     write_first_rows(variable, iter([(0, first)]))

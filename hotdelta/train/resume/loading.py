@@ -11,6 +11,7 @@ from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.state import ChainState
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.logs import event
+from hotdelta.terminal import progress_bars
 from hotdelta.train.model.variables import ModelVariables, Table
 from hotdelta.train.resume.fitting import (
     begins_anew,
@@ -51,10 +52,11 @@ def load_state(
     Raises ModelMismatchError; then nothing was changed. `on_servers`: tables whose rows are read by the parameter
     servers that hold them.
     """
-    reader = StateReader(saved)
-    check_fits(reader, variables)
-    state = read_trainer_state(reader)
-    begun = load_variables(reader, variables, on_servers=on_servers)
+    with progress_bars():
+        reader = StateReader(saved)
+        check_fits(reader, variables)
+        state = read_trainer_state(reader)
+        begun = load_variables(reader, variables, on_servers=on_servers)
     for problem in saved.problems:
         event(logger, logging.ERROR, "resuming before a damaged link", reason=problem)
     event(

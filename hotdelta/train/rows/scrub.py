@@ -9,18 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from hotdelta.chain.bundle.row_memory import byte_rows, row_ranges
+from hotdelta.chain.bundle.row_memory import Hashes, hash_rows, row_ranges
 from hotdelta.train.model.variables import Table
 from hotdelta.train.rows.cut import Cut, RowBlock, ScrubSlice
 from hotdelta.train.rows.tracking import TouchedTable
 from hotdelta.train.tables.row_values import Array, Ids, read_slice
 from hotdelta.train.tables.server_rows import ServerRows
 
-Hashes = npt.NDArray[np.uint64]
-
-_SEED = 0x9E3779B97F4A7C15
 HASHED_ROWS = 1 << 16
 
 
@@ -49,22 +45,6 @@ class RowHashes:
         if rows > len(self._hashes):
             more = np.zeros(2 * rows - len(self._hashes), np.uint64)
             self._hashes = np.concatenate([self._hashes, more])
-
-
-def hash_rows(rows: Array) -> Hashes:
-    """One 64-bit hash per row, of its bits: the words of the row times random odd numbers, summed modulo 2**64.
-
-    A change of one word always shows; one of several is missed once in 2**64. As a product of a matrix and a vector it
-    costs a tenth of anything that numpy does word by word.
-    """
-    lines = byte_rows(rows)
-    padding = -lines.shape[1] % 8
-    if padding:
-        lines = np.pad(lines, ((0, 0), (0, padding)))
-    words = lines.view(np.uint64)
-    random = np.random.default_rng(_SEED)
-    hashes: Hashes = words @ (random.integers(0, 2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1)
-    return hashes
 
 
 class Scrub:
@@ -140,7 +120,9 @@ class Scrub:
             if hashes is None:
                 continue
             moved = hashes.moved(part.first, part.rows)
-            found = np.setdiff1d(moved, recorded[table], assume_unique=True)
+            # Sorted, so those of the slice lie side by side: all of them would be sorted once more, at every save.
+            first, end = np.searchsorted(recorded[table], (part.first, part.first + len(part.rows)))
+            found = np.setdiff1d(moved, recorded[table][first:end], assume_unique=True)
             if len(found):
                 missed[table] = np.union1d(missed.get(table, found), found)
         return missed

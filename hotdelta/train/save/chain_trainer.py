@@ -112,11 +112,14 @@ class ChainTrainer(SaveEngine):
         `on_servers`: tables whose rows the parameter servers that hold them are to write. `first_step`: how many
         steps were made before there was anything to resume.
         Raises DirectoryBusyError, ModelMismatchError (nothing was changed), CommitError (the first full failed),
-        ConfigurationError (a parameter server does not see the directory).
+        ConfigurationError (a parameter server does not see the directory), StoreError (a new chain cannot begin
+        without the store whose address was given).
         """
-        listing = self._chain.open()
+        listing = self.open_chain()
         self._on_servers = on_servers
         try:
+            if on_servers:
+                self._require_shared_directory(on_servers)
             self._job.claim()
             prove_servers_share(self._chain.run_dir, servers_of(variables, on_servers))
             self._pipeline.start()
@@ -139,6 +142,7 @@ class ChainTrainer(SaveEngine):
             self._job.go_back(saved.node.position if saved else None, self.progress.trainers)
             self._job.begin(self._chain.run)
         except BaseException:
+            self._chain.give_up()
             self.release()
             raise
         self._clocks.restart()
@@ -146,6 +150,14 @@ class ChainTrainer(SaveEngine):
             self._pipeline.note_saved(self.progress.step, self.progress.to_json())
         self.pauses.start()
         return resumed
+
+    def _require_shared_directory(self, on_servers: frozenset[str]) -> None:
+        if self.status.publishing is not None:
+            raise ConfigurationError(
+                f"parameter servers are to write the rows of {', '.join(sorted(on_servers))} into a directory that all "
+                f"share, and {self.status.publishing.store} is the address of a store",
+                hint='pass rows_written_by="coordinator", or a directory that the servers see',
+            )
 
     def _find_state(self, listing: Listing) -> ChainState | None:
         otherwise = "; resume=False starts a new chain here"
@@ -314,14 +326,16 @@ class ChainTrainer(SaveEngine):
     def finish(self, check: Callable[[], object] = lambda: None) -> Position | None:
         """Save everything up to now, a delta first; then the full that is in the making, due or wanted.
 
-        `check` as of `save_checked`. Raises UnsavedError when what was trained is not on disk afterwards. A full may be
-        missing: deltas are enough.
+        `check` as of `save_checked`. Raises UnsavedError when what was trained is not on disk afterwards, and
+        UnpublishedError when that is not in the store whose address was given. A full may be missing: deltas are
+        enough.
         """
         self.save_checked(check)
         self.finish_full()
         if self._clocks.full.is_due() or self.is_full_wanted:
             self.save_full()
         self.require_saved()
+        self.wait_until_published()
         return self.position
 
     def close(self) -> None:

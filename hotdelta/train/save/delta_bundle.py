@@ -30,9 +30,13 @@ def write_delta(
     node: Node,
     parent: Node,
     disk: Disk,
+    roles: Mapping[str, str] | None = None,
 ) -> PreparedBundle:
-    """Raises CommitError when the disk does not take it; then nothing is left behind."""
-    tensors = dict(_tensors(cut, others, node, parent))
+    """Raises CommitError when the disk does not take it; then nothing is left behind.
+
+    `roles`: of the tables with keys; None: those of the cut's blocks.
+    """
+    tensors = dict(_tensors(cut, others, node, parent, roles))
     on_servers = rows_on_servers(cut.blocks)
     if not on_servers:
         return _write(directory, prefix, tensors, disk)
@@ -63,7 +67,11 @@ def _write(
 
 
 def _tensors(
-    cut: Cut, others: tuple[OtherVariable, ...], node: Node, parent: Node
+    cut: Cut,
+    others: tuple[OtherVariable, ...],
+    node: Node,
+    parent: Node,
+    given_roles: Mapping[str, str] | None,
 ) -> Iterator[tuple[str, tuple[str, Array]]]:
     with_ids = {block.variable.key + names.IDS_SUFFIX for block in cut.blocks if block.shares_ids_of is None}
     for block in cut.blocks:
@@ -75,7 +83,7 @@ def _tensors(
         elif not block.rows.parts:
             nothing = np.empty((0, *item.shape[1:]), item.variable.dtype.as_numpy_dtype)
             yield item.key + names.ROWS_SUFFIX, (item.role, nothing)
-    roles = {block.variable.key: block.variable.role for block in cut.blocks}
+    roles = given_roles or {block.variable.key: block.variable.role for block in cut.blocks}
     for key, state in cut.keys.items():
         yield key + names.DELETED_SUFFIX, (roles[key], state.deleted)
     for other in others:

@@ -7,6 +7,7 @@ under way, is for its subclasses to say.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import threading
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from hotdelta.chain.disk import Disk
 from hotdelta.chain.format.position import Position
+from hotdelta.chain.history.scan import Listing
 from hotdelta.errors import CommitError, DirectoryBusyError, UnsavedError
+from hotdelta.logs import FailureLog, event
 from hotdelta.train.rows.cut import Cut
 from hotdelta.train.save.background import BackgroundWorker, CallersWorker
 from hotdelta.train.save.chain_writer import ChainWriter
@@ -27,6 +30,8 @@ from hotdelta.train.save.pauses import PAUSE_SECONDS, PauseSaver, Quiet
 from hotdelta.train.save.pipeline import DeltaState, SavePipeline
 from hotdelta.train.save.telling import SaveTelling
 from hotdelta.train.save.trained import Trained
+
+logger = logging.getLogger(__name__)
 
 Engine = TypeVar("Engine", bound="SaveEngine")
 Arguments = ParamSpec("Arguments")
@@ -72,6 +77,9 @@ class SaveEngine(Trained):
         self.pauses = PauseSaver(self)
         self._quiet: Quiet | None = None
         self._quiet_at_last_cut: Quiet | None = None
+        # Whoever waits with the training thread gives up then.
+        self.is_told_to_stop: Callable[[], bool] = lambda: False
+        self._room_failures = FailureLog(logger, clock)
         self.figures = SaveFigures()
         self._chain = ChainWriter(run_dir, keep_fulls=options.keep_fulls, disk=disk)
         self._pipeline = SavePipeline(
@@ -95,7 +103,11 @@ class SaveEngine(Trained):
         return tip.position if tip else None
 
     def count_steps(self, steps: int) -> bool:
-        """Tell that steps were made. True: `save_if_due` may have something to do."""
+        """Tell that steps were made. True: `save_if_due` may have something to do.
+
+        Raises SupersededError when another trainer went on with the chain of a store.
+        """
+        self._chain.require_current()
         self.told_steps += 1
         self._clocks.add(steps=steps)
         return self._pipeline.has_news or self._clocks.may_be_due()
@@ -111,6 +123,9 @@ class SaveEngine(Trained):
         """Take the cut that is due, on the training thread or in a pause. The pause is O(touched rows)."""
         self._collect()
         is_delta_due = self._clocks.delta.is_due()
+        if (is_delta_due or self.is_full_due()) and not self._has_room():
+            self._postpone()
+            return
         if self._pipeline.writes_fulls_aside and self.is_full_due():
             self.start_full()
         if not is_delta_due and self._pipeline.full_state is not FullState.COPIED:
@@ -127,6 +142,21 @@ class SaveEngine(Trained):
             self.status.postponed += 1
             return
         self.cut(is_closing=is_closing)
+
+    def _has_room(self) -> bool:
+        """Whether the spool, if it is one, takes more; where training is to wait for that, after a while it does."""
+        if self._chain.is_spool_full and self._chain.waits_for_room and self._quiet is None:
+            phrase = "the spool is full; training waits until its store has taken more"
+            event(logger, logging.WARNING, phrase, directory=self._chain.run_dir)
+            self._chain.wait_for_room(self.is_told_to_stop)
+            self._chain.require_current()
+        return not self._chain.is_spool_full
+
+    def _postpone(self) -> None:
+        """Nothing is lost: what is touched goes on to be counted, and is in the next delta."""
+        self.status.postponed += 1
+        self._clocks.delta.restart()
+        self._room_failures.failed("the spool is full; saves are postponed", directory=self._chain.run_dir)
 
     @property
     def pause_seconds(self) -> float:
@@ -202,6 +232,19 @@ class SaveEngine(Trained):
                 path=self._chain.run_dir,
             ) from reason
 
+    def wait_until_published(self) -> None:
+        """After the last save: until the store, if there is one, has everything, bounded.
+
+        Raises UnpublishedError when it has not, SupersededError when it never will.
+        """
+        self._chain.wait_until_published()
+
+    def open_chain(self) -> Listing:
+        """Take the directory. Raises DirectoryBusyError, ConfigurationError."""
+        listing = self._chain.open()
+        self.status.publishing = self._chain.publishing
+        return listing
+
     def finish_delta(self) -> None:
         self._pipeline.wait_for_delta()
         self._collect()
@@ -230,6 +273,7 @@ class SaveEngine(Trained):
         elif not self.is_news(cut):
             return
         stall = self._note_stall(started)
+        self._room_failures.worked("saves go on")
         try:
             self._pipeline.hand_over(cut, is_closing=is_closing, stall_seconds=stall)
         except BaseException:
@@ -278,6 +322,8 @@ class SaveEngine(Trained):
     def _collect(self) -> None:
         if not self._pipeline.collect():
             self.is_full_wanted = self.is_full_wanted or self._chain.tip is None
+        if self._chain.take_wish_for_full():
+            self.is_full_wanted = True
 
     def _notice_lost_chain(self) -> None:
         """When the chain was removed under us a delta would have no parent: the next save is a full.
@@ -292,7 +338,10 @@ class SaveEngine(Trained):
             self.is_full_wanted = True
 
     def release(self) -> None:
-        """End the threads, and give the directory back. Not with the lock held: `hotdelta-pauses` may wait for it."""
+        """End the threads, and give the directory back. Not with the lock held: `hotdelta-pauses` may wait for it.
+
+        Raises UnpublishedError.
+        """
         self.pauses.stop()
         self._pipeline.stop()
         self._chain.close()

@@ -9,6 +9,8 @@ from typing import Any
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
+from hotdelta.remote.publish.figures import PublishFigures
+from hotdelta.remote.publish.spool import SpoolOptions
 from hotdelta.train.save.schedule import SaveEvery, SavePolicy
 
 _LOOPBACK = "127.0.0.1"
@@ -68,6 +70,7 @@ class WriterOptions:
     keep_fulls: int = 5
     scrub_saves: int = 128
     telling: Telling = field(default_factory=Telling)
+    spool: SpoolOptions = field(default_factory=SpoolOptions)
 
     def __post_init__(self) -> None:
         if not _is_count(self.keep_fulls, 1):
@@ -89,6 +92,7 @@ class WriterOptions:
         keep_fulls: int,
         scrub_saves: int,
         telling: Telling,
+        spool: SpoolOptions,
     ) -> WriterOptions:
         """As users say it to the callback and to the writer of a loop."""
         return cls(
@@ -102,6 +106,7 @@ class WriterOptions:
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
             telling=telling,
+            spool=spool,
         )
 
 
@@ -114,7 +119,8 @@ class WriterStatus:
     """Counters, for people and for tests. Written by one thread each, read by any.
 
     `postponed`: how often a save that was due had to wait, for the one before it or for trainers of the job;
-    `missing_trainers`: those that keep everybody waiting.
+    `missing_trainers`: those that keep everybody waiting. `publishing`: what of it is in the store, when the directory
+    was given as the address of one.
     """
 
     deltas: int = 0
@@ -126,3 +132,4 @@ class WriterStatus:
     last_error: str = ""
     last_stall_seconds: float = 0.0
     longest_stall_seconds: float = 0.0
+    publishing: PublishFigures | None = None

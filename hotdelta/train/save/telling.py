@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import tensorflow as tf
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -26,12 +21,11 @@ from prometheus_client.registry import Collector
 
 from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.errors import ConfigurationError
-from hotdelta.logs import FailureLog
+from hotdelta.event_file import EventFile
 from hotdelta.prometheus import counter, gauge, histogram
+from hotdelta.remote.publish.figures import PublishFigures
 from hotdelta.train.save.figures import SaveFigures
 from hotdelta.train.save.options import Telling, WriterStatus
-
-logger = logging.getLogger(__name__)
 
 _LABELS = ("directory",)
 _KIND = ("directory", "kind")
@@ -78,7 +72,12 @@ class SaveTelling:
     def tell(self, manifest: Manifest, now: float) -> None:
         """A delta was committed, at this time of the wall clock."""
         if self._events is not None:
-            self._events.write(manifest, now)
+            values = {
+                "hotdelta/lag_seconds": max(0.0, now - manifest.created_at),
+                "hotdelta/rows": manifest.rows_changed,
+                "hotdelta/bytes": manifest.total_bytes,
+            }
+            self._events.write(values, step=manifest.step, now=now)
 
 
 def _listen(options: Telling, collector: Collector) -> tuple[Any, threading.Thread]:
@@ -120,6 +119,8 @@ class SaveCollector(Collector):
         yield from _commits(sources)
         yield from _times(sources)
         yield from _newest([source for source in sources if source.figures.newest is not None])
+        published = [(one.directory, one.status.publishing) for one in sources]
+        yield from _published([(here, figures) for here, figures in published if figures is not None])
 
 
 class _SharedCollectors:
@@ -243,48 +244,53 @@ def _newest(sources: Sequence[Source]) -> Iterator[Metric]:
     )
 
 
-class EventFile:
-    """Three scalars a delta, as TensorBoard reads them; made with the first. For one thread at a time.
-
-    Written record by record, and not by tf.summary: its scalars want TensorBoard itself, and graphs of TensorFlow 1
-    want another writer. A file that cannot be written is said, and stops nothing.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._writer: Any = None
-        self._failures = FailureLog(logger)
-
-    def write(self, manifest: Manifest, now: float) -> None:
-        values = {
-            "hotdelta/lag_seconds": max(0.0, now - manifest.created_at),
-            "hotdelta/rows": manifest.rows_changed,
-            "hotdelta/bytes": manifest.total_bytes,
-        }
-        summary = tf.compat.v1.Summary(
-            value=[tf.compat.v1.Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        )
-        try:
-            self._append(tf.compat.v1.Event(wall_time=now, step=manifest.step, summary=summary))
-        except (OSError, tf.errors.OpError) as error:
-            self._writer = None
-            self._failures.failed("TensorBoard is told nothing", directory=self._directory, reason=error)
-        else:
-            self._failures.worked("TensorBoard is told again")
-
-    def close(self) -> None:
-        """The next one is written to a file of its own."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _append(self, event: Any) -> None:
-        if self._writer is None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            # TensorBoard looks for this in names; ours must not be those of whoever else writes here.
-            name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{id(self)}.hotdelta"
-            self._writer = tf.io.TFRecordWriter(str(self._directory / name))
-            version = tf.compat.v1.Event(wall_time=event.wall_time, file_version="brain.Event:2")
-            self._writer.write(version.SerializeToString())
-        self._writer.write(event.SerializeToString())
-        self._writer.flush()
+def _published(sources: Sequence[tuple[str, PublishFigures]]) -> Iterator[Metric]:
+    """Of chains whose directory was given as the address of a store."""
+    kinds = [(here, figures, str(kind)) for here, figures in sources for kind in Kind]
+    yield counter(
+        "hotdelta_trainer_published_total",
+        "Fulls and deltas that are in the store.",
+        _KIND,
+        [((here, kind), figures.commits[kind]) for here, figures, kind in kinds],
+    )
+    yield counter(
+        "hotdelta_trainer_published_bytes_total",
+        "Bytes of their files.",
+        _KIND,
+        [((here, kind), figures.bytes[kind]) for here, figures, kind in kinds],
+    )
+    yield histogram(
+        "hotdelta_trainer_publish_lag_seconds",
+        "From the cut of a commit until it was in the store.",
+        _KIND,
+        [((here, kind), figures.lag[kind]) for here, figures, kind in kinds],
+    )
+    yield counter(
+        "hotdelta_trainer_publish_failures_total",
+        "Requests to the store that failed, and are made again.",
+        _LABELS,
+        [((here,), figures.failures) for here, figures in sources],
+    )
+    yield counter(
+        "hotdelta_trainer_passed_over_total",
+        "Commits that cannot be published, because their files are damaged here.",
+        _LABELS,
+        [((here,), figures.passed_over) for here, figures in sources],
+    )
+    waiting = [(here, figures.unpublished) for here, figures in sources]
+    yield gauge(
+        "hotdelta_trainer_unpublished_commits",
+        "Commits that are on disk and not yet in the store.",
+        _KIND,
+        [
+            item
+            for here, left in waiting
+            for item in (((here, str(Kind.FULL)), left.fulls), ((here, str(Kind.DELTA)), left.deltas))
+        ],
+    )
+    yield gauge(
+        "hotdelta_trainer_unpublished_bytes",
+        "Bytes of their files.",
+        _LABELS,
+        [((here,), left.bytes) for here, left in waiting],
+    )

@@ -79,7 +79,11 @@ class Growth:
 
     def rows_in_use(self) -> tf.Tensor:
         """The same in a graph."""
-        return self.counts.read_value()[self._place]
+        return self.count_in(self.counts.read_value())
+
+    def count_in(self, counts: tf.Tensor) -> tf.Tensor:
+        """The same of another value of `counts`."""
+        return counts[self._place]
 
     def add_slot(self, variable: tf.Variable, first_row: tf.Tensor) -> None:
         """A variable that grows along, as long as somebody holds it; each of its rows begins as `first_row`."""

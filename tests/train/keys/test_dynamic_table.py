@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from exporter import export_saved_model
 from hotdelta.errors import ConfigurationError
+from hotdelta.keras import DynamicEmbedding
 from hotdelta.train import DynamicTable
 from tests.chain_replay import replay
 from tests.train.keys.keyed_loop import Ranker, Training
@@ -67,5 +68,6 @@ def test_a_model_in_memory_is_not_exported() -> None:
 
 def test_strategies_are_refused() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    with strategy.scope(), pytest.raises(ConfigurationError, match="MirroredStrategy"):
-        DynamicTable(4, max_rows=10)
+    for make in (lambda: DynamicTable(4, max_rows=10), lambda: DynamicEmbedding(4, max_rows=10).build()):
+        with strategy.scope(), pytest.raises(ConfigurationError, match="under MirroredStrategy: replicas"):
+            make()

@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 import hotdelta.keras as hk
+from hotdelta.chain.bundle.row_memory import hash_rows
 from hotdelta.chain.format.manifest import Kind, Tracking
 from hotdelta.chain.format.position import Position
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.train import DeltaWriter
-from hotdelta.train.rows.scrub import hash_rows
 from hotdelta.train.save import full_builder
 from tests.train.conftest import StartTraining
 from tests.train.small_training import BY_HAND, ROWS, SlowDisk, SmallTraining

@@ -22,6 +22,7 @@ from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.errors import ConfigurationError
 from hotdelta.train import CheckpointConfig, DeltaWriter
+from tests.event_files import scalars_of
 from tests.full_disk import small_files_only
 from tests.server.metrics.scrape import Scrape
 from tests.server.metrics.test_reference import described
@@ -33,7 +34,7 @@ TABLE = "rows"
 class Loop:
     """Writes rows, tells of them, and saves."""
 
-    def __init__(self, run_dir: Path | CheckpointConfig, **options: Any) -> None:
+    def __init__(self, run_dir: Path | str | CheckpointConfig, **options: Any) -> None:
         self.rows = tf.Variable(tf.zeros([30, 2]))
         intervals = {} if isinstance(run_dir, CheckpointConfig) else BY_HAND
         self.writer = DeltaWriter(
@@ -186,14 +187,6 @@ def test_the_callback_tells_while_it_is_open(tmp_path: Path) -> None:
     assert told_by(registry).families == {}
 
 
-def scalars_of(directory: Path) -> list[tuple[int, str, float]]:
-    """As TensorBoard reads them."""
-    (path,) = directory.glob("events.out.tfevents.*")
-    events = list(tf.compat.v1.train.summary_iterator(str(path)))
-    assert events[0].file_version == "brain.Event:2"
-    return [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
-
-
 def test_each_delta_is_three_scalars_of_tensorboard(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "run", tensorboard_dir=tmp_path / "logs")
     loop.commit(1, 2, 3)
@@ -229,7 +222,8 @@ def test_a_log_directory_that_cannot_be_written_stops_no_save(
 
 def test_the_page_names_every_metric_of_a_trainer_and_promtool_finds_nothing_to_say(tmp_path: Path) -> None:
     registry = CollectorRegistry()
-    loop = Loop(tmp_path, metrics_registry=registry)
+    # What is published is counted only where there is a store.
+    loop = Loop("memory://told", spool_dir=tmp_path, metrics_registry=registry)
     loop.commit(1)
     text = generate_latest(registry)
     loop.writer.close()
