@@ -6,15 +6,19 @@
 from hotdelta.sanity_limits import SanityLimits, SanitySettings
 from loader.checks.checks import Checks
 from loader.exports.static_loader import StaticLoader
+from loader.follow.hold_back import Ahead, HoldBack
 from loader.lag import Lag
-from loader.loader import Clocks, Loader
+from loader.loader import Clocks, Companion, Loader
 from loader.model.served import Version
 from loader.settings import LoaderSettings
 from loader.status import LoaderStatus, Quarantined, State
 
 __all__ = [
+    "Ahead",
     "Checks",
     "Clocks",
+    "Companion",
+    "HoldBack",
     "Lag",
     "Loader",
     "LoaderSettings",

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 STAGES = (
     "event_to_trained",
     "trained_to_committed",
+    "fetch",
     "committed_to_seen",
     "verify",
     "stage",
@@ -65,6 +66,8 @@ class Lag:
     sanity_ms: float = 0.0
     probe_ms: float | None = None
     changes: tuple[TableChange, ...] = ()
+    arrived_at: float | None = None
+    """Of a commit that came from a store: when it was here. `committed_at` is when it was found there."""
 
     @property
     def commit_to_served_ms(self) -> float | None:
@@ -96,7 +99,8 @@ class Lag:
         spans = (
             _span(self.event_at, self.trained_at),
             _span(self.trained_at, self.committed_at),
-            _span(self.committed_at, self.seen_at),
+            _span(self.committed_at, self.arrived_at),
+            _span(self.committed_at if self.arrived_at is None else self.arrived_at, self.seen_at),
             self.verify_ms,
             self.stage_ms,
             self.preimage_ms,
@@ -140,8 +144,13 @@ def lag_of(
     seen_at: float | None,
     applied_at: float,
     changes: Sequence[TableChange],
+    found_at: float | None = None,
 ) -> Lag:
-    """The record of an update that led to `manifest`; `changes`: what it wrote of the tables that are served."""
+    """The record of an update that led to `manifest`; `changes`: what it wrote of the tables that are served.
+
+    `found_at`: when it was found where it was fetched from, if it was not made here.
+    """
+    here_at = _committed_at(run_dir, manifest, seen_at)
     return Lag(
         position=manifest.position,
         step=manifest.step,
@@ -150,7 +159,8 @@ def lag_of(
         bytes=manifest.serving_bytes,
         event_at=manifest.watermark,
         trained_at=manifest.created_at,
-        committed_at=_committed_at(run_dir, manifest, seen_at),
+        committed_at=here_at if found_at is None else found_at,
+        arrived_at=None if found_at is None else here_at,
         seen_at=seen_at,
         verify_ms=watch.stages.get("verify", 0.0),
         stage_ms=watch.stages.get("stage", 0.0),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from hotdelta.chain import Manifest, Node, Position, Scanner, SignatureSpec, SigningKey
+from hotdelta.event_file import EventFile
 from loader.checks.checks import Checks
 from loader.checks.kept_statistics import KeptStatistics, read_statistics
 from loader.checks.quality import QualityProbe
@@ -21,6 +23,7 @@ from loader.follow.applier import FollowLimits
 from loader.follow.broken_links import BrokenLinks
 from loader.follow.chain_view import ChainView
 from loader.follow.follower import Follower
+from loader.follow.hold_back import HoldBack
 from loader.follow.lag_report import LagReport
 from loader.follow.wake import Wake
 from loader.follow.watch import make_watch
@@ -52,6 +55,16 @@ class Clocks:
     wall: Callable[[], float] = time.time
 
 
+class Companion(Protocol):
+    """What a loader depends on and does not know, for example who brings its files, with threads of its own."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Returns when its threads have ended."""
+        ...
+
+
 class Loader:
     """Serves the newest state of the newest export, and follows both directories.
 
@@ -68,9 +81,14 @@ class Loader:
         checks: Checks | None = None,
         after_swap: Callable[[], None] = _nothing,
         load_model: Callable[..., LiveModel] = LiveModel.load,
+        hold_back: HoldBack | None = None,
+        companions: Sequence[Companion] = (),
+        found_at: Callable[[Manifest], float | None] = lambda _: None,
     ) -> None:
         """`after_swap` is called by the updater thread when a model is about to serve as the first one, or has taken
-        the place of another (gc.freeze). `load_model` loads an export, in a thread of its own.
+        the place of another (gc.freeze). `load_model` loads an export, in a thread of its own. `hold_back`: what is
+        not to be taken yet. `companions` start before it and stop after it. `found_at`: when a commit
+        was found where it was fetched from, if it was not made in the directory.
         """
         clocks = clocks or Clocks()
         self._clocks = clocks
@@ -91,8 +109,12 @@ class Loader:
             orders=self._book.orders,
             scanner=Scanner(settings.checkpoint_dir, distrust=key.distrust if key else None),
             figures=self.figures,
+            found_at=found_at,
+            hold_back=hold_back,
         )
         self._chain = chain
+        self._hold_back = hold_back
+        self._companions = tuple(companions)
         self._copies = PrivateCopies() if key else None
         checks = checks or Checks(
             files=self._copies.verify_files if self._copies else verify_files,
@@ -128,7 +150,8 @@ class Loader:
             load_model=load_model,
         )
         self._export_quarantine = exports.quarantine
-        report = LagReport(clocks.wall, figures=self.figures)
+        events = EventFile(settings.tensorboard_dir) if settings.tensorboard_dir is not None else None
+        report = LagReport(clocks.wall, figures=self.figures, events=events)
         self._desk = OperatorDesk(
             serving=self._serving,
             chain=chain,
@@ -154,11 +177,15 @@ class Loader:
         )
 
     def start(self) -> None:
+        for companion in self._companions:
+            companion.start()
         self._updater.start()
 
     def stop(self) -> None:
         """Stop following, then answering; returns when the threads have ended and the model is freed."""
         self._updater.stop()
+        for companion in self._companions:
+            companion.stop()
         if self._statistics is not None:
             self._statistics.close()
         self._state_directory.close()
@@ -180,19 +207,31 @@ class Loader:
         """
         return self._serving.predict(signature, feeds)
 
+    def predict_at_once(
+        self, signature: str, feeds: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], Version] | None:
+        """The same for who must not wait: None, and nothing was asked, while an update is at the gate."""
+        return self._serving.predict_at_once(signature, feeds)
+
     @property
     def signatures(self) -> Mapping[str, SignatureSpec]:
         """What can be called now. Every request asks for it, so it is cheaper than `status`."""
         served = self._serving.current
         return served.model.metadata.signatures if served is not None else {}
 
+    @property
+    def export(self) -> tuple[str, int] | None:
+        """The name and the version of the export that is served now; asked for by every request, too."""
+        served = self._serving.current
+        return None if served is None else (served.model.metadata.model_name, served.version.export_version)
+
     def commits(self, newest: int) -> Sequence[Manifest]:
         """So many of the newest that the last look found, in the order of their positions. Reads nothing."""
         return self._chain.manifests[-newest:]
 
-    def look_again(self) -> None:
-        """Do not wait for the next event or poll."""
-        self._wake.look()
+    def look_again(self, manifest: Path | None = None) -> None:
+        """Do not wait for the next event or poll: look at this manifest, or at everything."""
+        self._wake.look(manifest)
 
     def wait_for(self, position: Position, timeout_seconds: float) -> bool:
         """Whether `position` or a later one is served within so many seconds."""
@@ -248,6 +287,7 @@ class Loader:
             is_incremental=metadata.is_incremental,
             signatures=metadata.signatures,
             node=served.node,
+            digest=served.digest,
             step=served.version.step,
             base_full=served.origin.base,
             deltas_since_full=served.origin.deltas,
@@ -259,6 +299,8 @@ class Loader:
             pinned=observed.pinned,
             are_orders_kept=self._book.is_kept,
             commits_behind=observed.commits_behind,
+            held_back=observed.held_back,
+            silent_leader=self._hold_back.silent_reason if self._hold_back else "",
             quarantined=(*observed.quarantined, *self._export_quarantine.listed),
             refused=observed.refused,
             undo_depth=observed.undo_depth,

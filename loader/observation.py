@@ -34,6 +34,7 @@ class Observed:
     updates: int = 0
     pinned: Position | None = None
     commits_behind: int = 0
+    held_back: int = 0
     quarantined: tuple[Quarantined, ...] = ()
     refused: tuple[RefusedManifest, ...] = ()
 
@@ -85,6 +86,7 @@ class Observation:
             updates=self._report.updates,
             pinned=self._chain.orders.pin,
             commits_behind=self._chain.commits_after(served.node) if served else 0,
+            held_back=self._chain.held_back,
             quarantined=self._chain.quarantined,
             refused=tuple(
                 RefusedManifest(item.path.name, item.reason) for item in self._chain.refused[:MAX_REFUSED]

@@ -56,6 +56,8 @@ class LoaderSettings:
     """Keeps orders (rollback, pin, release) and statistics of updates over a restart; without it both are forgotten."""
     signing_key_file: Path | None = None
     """With a key only manifests that are signed with it are used, and files are read from private copies."""
+    tensorboard_dir: Path | None = None
+    """Where TensorBoard finds lag, rows and bytes of each update, by its training step."""
     name: str | None = None
     """What the log calls this model, where a process has several."""
 
@@ -65,7 +67,7 @@ class LoaderSettings:
         return {"model": self.name} if self.name is not None else {}
 
     def __post_init__(self) -> None:
-        for name in ("export_dir", "checkpoint_dir", "state_dir"):
+        for name in ("export_dir", "checkpoint_dir", "state_dir", "tensorboard_dir"):
             if (given := getattr(self, name)) is not None:
                 to_directory(given, name)
         for setting in fields(self):

@@ -75,6 +75,8 @@ class LoaderStatus:
     is_incremental: bool | None = None
     signatures: Mapping[str, SignatureSpec] = field(default_factory=dict)
     node: Node | None = None
+    digest: str | None = None
+    """Of all that the model holds; None while it is being counted. Equal models of one state have equal digests."""
     step: int | None = None
     base_full: Position | None = None
     deltas_since_full: int = 0
@@ -89,6 +91,10 @@ class LoaderStatus:
     are_orders_kept: bool = True
     """Whether a restart would begin with the orders that hold now."""
     commits_behind: int = 0
+    held_back: int = 0
+    """Commits that are there and may not be taken yet; they are not behind."""
+    silent_leader: str = ""
+    """Why the replica that goes ahead is not heard of; empty when it is, or there is none."""
     undo_depth: int = 0
     undo_bytes: int = 0
     undo_budget_bytes: int = 0

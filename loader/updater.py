@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hotdelta.chain import Plan, RestoreFull
 from hotdelta.errors import ApplyError, HotdeltaError
-from hotdelta.logs import about, event
+from hotdelta.logs import FailureLog, about, event
 from loader.exports.swap import ExportSwap
 from loader.follow.chain_view import ChainView
 from loader.follow.follower import Follower
@@ -27,6 +28,8 @@ Result = TypeVar("Result")
 
 RETRY_SECONDS = 0.25
 STOP_SECONDS = 60.0
+# A digest is counted in a fifth of the time of one processor.
+_REST_OF_DIGEST = 4
 _ALL_IS_WELL = Condition(State.FOLLOWING)
 _EXPORT_INCREMENTAL = "export with --save-incr-model to serve them"
 # Without the number of deltas, which is in the status: each of them would be a line in the log.
@@ -67,6 +70,7 @@ class Updater:
         self._told = told
         self._next_poll = 0.0
         self._told_of_deltas: int | None = None
+        self._digest_failures = FailureLog(logger)
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotdelta-updater", daemon=True)
         self._observation = Observation(serving=serving, chain=chain, history=follower.history, report=report)
@@ -96,7 +100,7 @@ class Updater:
         self._watch.stop()
         self._follower.close()
         self._exports.close()
-        self._report.flush()
+        self._report.close()
 
     def order(self, call: Callable[[], Result]) -> Result:
         """Run a call in the updater thread and wait for it; afterwards `observed` tells what came of it.
@@ -119,7 +123,14 @@ class Updater:
         look: Look = None
         while not self._is_stopping.is_set():
             self.look_once(look)
-            look = self._sleep()
+            try:
+                look = self._sleep()
+            except Exception as error:
+                # As in `look_once`.
+                logger.exception("unexpected failure of the updater")
+                look = None
+                self._observation.observe(_unexpected(error))
+                self._is_stopping.wait(RETRY_SECONDS)
 
     def look_once(self, look: Look = None) -> None:
         """One turn of the loop: what was asked for, then what is new. Not while the thread runs it."""
@@ -132,7 +143,7 @@ class Updater:
         except Exception as error:
             # The edge of the loop: whatever it is, what is served goes on serving.
             logger.exception("unexpected failure of the updater")
-            condition = Condition(State.DEGRADED, f"unexpected failure: {error!r}")
+            condition = _unexpected(error)
         self._observation.observe(condition)
 
     def _obey(self) -> None:
@@ -142,7 +153,9 @@ class Updater:
             self._reload_torn()
 
     def _sleep(self) -> Look:
-        """Until somebody says look, or the next poll, which looks at everything; lag lines are completed meanwhile.
+        """Until somebody says look, or the next poll, which looks at everything.
+
+        Lag lines are completed meanwhile, the digest of what is served is counted, and what is held back is thought of.
 
         Hints do not put the poll off: with a commit every second nobody would ever look at everything again.
         """
@@ -154,9 +167,31 @@ class Updater:
             left = end - self._clock()
             if left <= 0:
                 return None
-            if self._wake.wait(min(left, RETRY_SECONDS) if self._report.is_pending else left):
+            if self._report.is_pending:
+                left = min(left, RETRY_SECONDS)
+            if self._chain.held_back:
+                left = min(left, RETRY_SECONDS)
+            if self._wake.wait(min(left, self._count_digest())):
                 return self._wake.take()
+            if self._chain.held_back and self._chain.look_at_held_back():
+                return frozenset()
         return None
+
+    def _count_digest(self) -> float:
+        """A little more of the digest of what is served. How long to wait before the next little."""
+        served = self._serving.current
+        if served is None or not served.model.metadata.is_incremental:
+            return math.inf
+        start = self._clock()
+        try:
+            is_going_on = served.model.digest.advance(served.model)
+        except Exception as error:  # noqa: BLE001 - also for want of memory: updates do not need it
+            served.model.digest.forget()
+            self._digest_failures.failed("the digest of the tables cannot be counted", reason=repr(error))
+            is_going_on = False
+        else:
+            self._digest_failures.worked("the digest of the tables is counted again")
+        return _REST_OF_DIGEST * (self._clock() - start) if is_going_on else math.inf
 
     def _look(self, look: Look) -> Condition:
         served = self._serving.current
@@ -252,3 +287,7 @@ class Updater:
             self._told_of_deltas = export_version
             phrase = "this export cannot take deltas"
             event(logger, logging.WARNING, phrase, version=export_version, hint=_EXPORT_INCREMENTAL)
+
+
+def _unexpected(error: Exception) -> Condition:
+    return Condition(State.DEGRADED, f"unexpected failure: {error!r}")

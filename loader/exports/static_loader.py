@@ -84,6 +84,7 @@ class StaticLoader:
         self._counts = SeenCounts(self._gate)
         self._served: _Served | None = None
         self._is_stopping = threading.Event()
+        self._has_news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotdelta-exports", daemon=True)
 
     def start(self) -> None:
@@ -93,11 +94,16 @@ class StaticLoader:
     def stop(self) -> None:
         """Raises ApplyError when an export is being loaded and does not come to an end."""
         self._is_stopping.set()
+        self._has_news.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
             if self._thread.is_alive():
                 raise ApplyError(f"an export is still being loaded after {STOP_SECONDS:.0f} seconds")
         self._swap(None)
+
+    def look_again(self) -> None:
+        """Do not wait for the next poll."""
+        self._has_news.set()
 
     @property
     def is_alive(self) -> bool:
@@ -111,10 +117,29 @@ class StaticLoader:
     def predict(self, signature: str, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], StaticVersion]:
         """Raises NotReadyError, RequestError when the request is at fault, PredictionError when the model is."""
         with self._gate:
-            served = self._served
-            if served is None:
-                raise NotReadyError(f"no model is served yet: {self._why_none()}")
-            return served.model.predict(signature, feeds), served.version
+            return self._ask(signature, feeds)
+
+    def predict_at_once(
+        self, signature: str, feeds: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], StaticVersion] | None:
+        """The same for who must not wait: None, and nothing was asked, while another export takes the place."""
+        if not self._gate.try_enter():
+            return None
+        try:
+            return self._ask(signature, feeds)
+        finally:
+            self._gate.leave()
+
+    def _ask(self, signature: str, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], StaticVersion]:
+        served = self._served
+        if served is None:
+            raise NotReadyError(f"no model is served yet: {self._why_none()}")
+        return served.model.predict(signature, feeds), served.version
+
+    @property
+    def export(self) -> tuple[str, int] | None:
+        served = self._served
+        return None if served is None else (served.model.metadata.model_name, served.version.export_version)
 
     def status(self) -> LoaderStatus:
         served = self._served
@@ -165,7 +190,8 @@ class StaticLoader:
             except Exception:
                 # The edge of the loop: whatever it is, what is served goes on serving.
                 logger.exception("unexpected failure while looking for exports")
-            self._is_stopping.wait(self._poll_seconds)
+            self._has_news.wait(self._poll_seconds)
+            self._has_news.clear()
 
     def _look(self) -> None:
         served = self._served

@@ -257,6 +257,7 @@ class Applier:
             manifest,
             watch,
             seen_at=self._chain.seen_at(manifest),
+            found_at=self._chain.found_at(manifest),
             applied_at=served.applied_at,
             changes=changes,
         )

@@ -16,6 +16,7 @@ from hotdelta.export_metadata import ExportMetadata
 from hotdelta.logs import event
 from loader.checks.quarantine import Quarantine
 from loader.follow.broken_links import BrokenLinks
+from loader.follow.hold_back import HoldBack
 from loader.follow.schema_fit import SchemaFit
 from loader.follow.short_plans import plan_straight_line, plan_to
 from loader.model.served import Origin
@@ -40,9 +41,14 @@ class ChainView:
         orders: Orders | None = None,
         scanner: Scanner | None = None,
         figures: UpdateFigures | None = None,
+        found_at: Callable[[Manifest], float | None] = lambda _: None,
+        hold_back: HoldBack | None = None,
     ) -> None:
-        """`figures`: where failures are counted."""
+        """`figures`: where failures are counted. `hold_back`: what may not be taken yet is as if it were not there.
+        `found_at`: when a commit was found where it was fetched from, if it was not made here.
+        """
         self.run_dir = run_dir
+        self.found_at = found_at
         self.orders = orders or Orders()
         self.quarantine = Quarantine()
         self._scanner = scanner or Scanner(run_dir)
@@ -50,7 +56,8 @@ class ChainView:
         self._figures = figures or UpdateFigures()
         self._wall_clock = wall_clock
         self._fit = SchemaFit(run_dir)
-        self._scanned = Listing()
+        self._hold_back = hold_back
+        self._listed = self._scanned = Listing()
         self._seen_at: dict[tuple[Node, Kind], float] = {}
         self._followed: tuple[ExportMetadata, str] | None = None
 
@@ -61,14 +68,24 @@ class ChainView:
     def look_at(self, manifests: Iterable[Path]) -> None:
         """Add what is new; what vanished is found by the next look."""
         listing = self._scanner.add(manifests)
-        self._take(listing, max_new=len(listing.manifests) - len(self._scanned.manifests))
+        self._take(listing, max_new=len(listing.manifests) - len(self._listed.manifests))
+
+    def look_at_held_back(self) -> bool:
+        """Whether something may be taken now that might not before, or the other way round. Lists nothing."""
+        before = self._scanned.manifests
+        self._let_through()
+        return self._scanned.manifests != before
 
     def _take(self, listing: Listing, *, max_new: int) -> None:
-        if listing is not self._scanned:
+        if listing is not self._listed:
             now = self._wall_clock()
-            self._scanned = listing
+            self._listed = listing
             self._note_seen(now, max_new)
             self.quarantine.forget_what_is_gone(listing)
+        self._let_through()
+
+    def _let_through(self) -> None:
+        self._scanned = self._hold_back.allowed(self._listed) if self._hold_back is not None else self._listed
 
     def _note_seen(self, now: float, max_new: int) -> None:
         """Note when the new commits were seen: go back from the newest until `max_new` of them are found.
@@ -76,7 +93,7 @@ class ChainView:
         They need not be the last ones: a full is committed later than the deltas beside and after it.
         """
         new: list[tuple[Node, Kind]] = []
-        for manifest in reversed(self._scanned.manifests[-_MAX_NOTED:]):
+        for manifest in reversed(self._listed.manifests[-_MAX_NOTED:]):
             if len(new) >= max_new:
                 break
             commit = manifest.node, manifest.kind
@@ -88,17 +105,22 @@ class ChainView:
 
     @property
     def is_empty(self) -> bool:
-        return not self._scanned.manifests and not self._scanned.refused
+        return not self._listed.manifests and not self._listed.refused
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
-        """Those that can be read, in the order of their positions. For any thread."""
-        return self._scanned.manifests
+        """Those that can be read, in the order of their positions, also what is held back. For any thread."""
+        return self._listed.manifests
 
     @property
     def newest(self) -> Position | None:
-        manifests = self._scanned.manifests
+        manifests = self._listed.manifests
         return manifests[-1].position if manifests else None
+
+    @property
+    def held_back(self) -> int:
+        """How many commits are there and may not be taken yet."""
+        return len(self._listed.manifests) - len(self._scanned.manifests)
 
     def seen_at(self, manifest: Manifest) -> float | None:
         """When a look found it; None when that was too long ago."""

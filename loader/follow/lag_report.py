@@ -1,9 +1,14 @@
-"""One log line per update, written when its first answer went out, or when there was none for a while."""
+"""One log line per update, written when its first answer went out, or when there was none for a while.
+
+And three scalars in a file for TensorBoard, where one is wanted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from hotdelta.event_file import EventFile
+from loader.lag import Lag
 from loader.model.served import Served
 from loader.update_figures import UpdateFigures
 
@@ -11,7 +16,7 @@ from loader.update_figures import UpdateFigures
 class LagReport:
     """Holds back the line of the newest update until it is complete. Belongs to the updater thread.
 
-    `figures`: where updates are counted.
+    `figures`: where updates are counted. `events`: where TensorBoard finds them.
     """
 
     def __init__(
@@ -19,10 +24,12 @@ class LagReport:
         wall_clock: Callable[[], float],
         *,
         figures: UpdateFigures | None = None,
+        events: EventFile | None = None,
         patience_seconds: float = 1.0,
     ) -> None:
         self._wall_clock = wall_clock
         self._figures = figures or UpdateFigures()
+        self._events = events
         self._patience_seconds = patience_seconds
         self._pending: Served | None = None
         self.updates = 0
@@ -53,3 +60,19 @@ class LagReport:
         if lag is not None:
             self._figures.time(lag)
             lag.log()
+            if self._events is not None:
+                self._events.write(_scalars(lag), step=lag.step, now=lag.applied_at)
+
+    def close(self) -> None:
+        """What is pending is told now."""
+        self.flush()
+        if self._events is not None:
+            self._events.close()
+
+
+def _scalars(lag: Lag) -> dict[str, float]:
+    """How late it was when it could be asked for, whether or not somebody did."""
+    told: dict[str, float] = {"hotdelta/update_rows": lag.rows, "hotdelta/update_bytes": lag.bytes}
+    if lag.committed_at is not None:
+        told["hotdelta/update_lag_seconds"] = lag.applied_at - lag.committed_at
+    return told

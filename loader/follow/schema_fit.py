@@ -9,9 +9,8 @@ from pathlib import Path
 from hotdelta.chain import Kind, Schema, directory_of
 from hotdelta.chain.bundle.file_bytes import open_plainly
 from hotdelta.chain.format import names
+from hotdelta.chain.format.schema import MAX_SCHEMA_BYTES
 from hotdelta.errors import ManifestError
-
-_MAX_SCHEMA_BYTES = 64 * 2**20
 
 
 class SchemaFit:
@@ -43,7 +42,7 @@ class SchemaFit:
         path = directory_of(self._run_dir, Kind.DELTA) / names.schema_name(digest)
         try:
             with os.fdopen(open_plainly(path), "rb") as file:
-                schema = Schema.from_json(file.read(_MAX_SCHEMA_BYTES))
+                schema = Schema.from_json(file.read(MAX_SCHEMA_BYTES))
         except (OSError, ManifestError):
             return None
         return schema if schema.digest == digest else None

@@ -34,13 +34,16 @@ class Gate:
             self._readers += 1
 
     def try_enter(self) -> bool:
-        """As a reader who does not wait: False while a writer is inside or waits. Leave as from `with gate:`."""
+        """As a reader who does not wait: False while a writer is inside or waits. Else call `leave` in the end."""
         with self._guard_counts:
             if not self._is_closed:
                 self._readers += 1
             return not self._is_closed
 
     def __exit__(self, *exception: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
         with self._guard_counts:
             self._readers -= 1
             if self._is_closed and self._readers == 0:

@@ -24,6 +24,7 @@ from loader.model.feeds import prepare_feeds
 from loader.model.huge_pages import HugePages
 from loader.model.refused_input import explain
 from loader.model.session_graph import SessionGraph, first_line, translated
+from loader.model.state_digest import StateDigest
 from loader.model.warm_up import WarmedUp, warm_up
 
 Array = npt.NDArray[Any]
@@ -73,6 +74,7 @@ class LiveModel:
         self.node: Node | None = None
         self.held: Node | None = None
         self.step = 0
+        self.digest = StateDigest(metadata.schema)
         self._unknown_before: dict[str, int] = {}
         self._warm_rows = 1
         self._read_identity()
@@ -145,16 +147,24 @@ class LiveModel:
 
     def stage_rows(self, update: FedUpdate) -> None:
         """Stage values from memory, which must not be written to afterwards. Raises ApplyError."""
+        self.digest.staged(None)
         self._update(contract.STAGE_ROWS, update)
+        self.digest.staged(update)
 
     def preimage(self) -> FedUpdate:
         """What the staged update will overwrite; staged after its apply, it undoes it."""
-        return self._update(contract.STAGED_PREIMAGE, {})
+        found = self._update(contract.STAGED_PREIMAGE, {})
+        self.digest.found(found)
+        return found
 
     def apply(self) -> None:
         """Copy what is staged into the live variables. Memory only."""
         try:
             self._update(contract.APPLY_STAGED, {})
+            self.digest.applied()
+        except BaseException:
+            self.digest.forget()
+            raise
         finally:
             # Refused it is the state before, failed in the middle it is none.
             self._read_identity()
@@ -168,6 +178,7 @@ class LiveModel:
         return self.node == node
 
     def discard(self) -> None:
+        self.digest.staged(None)
         self._update(contract.DISCARD_STAGED, {})
 
     def restore_full(self, prefix: Path) -> None:
@@ -175,6 +186,7 @@ class LiveModel:
 
         All that an export without the incremental subgraph has; TensorFlow opens the files.
         """
+        self.digest.forget()
         try:
             self._update(contract.RESTORE_FULL, {contract.PREFIX_INPUT: _prefix(prefix)})
         finally:

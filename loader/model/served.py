@@ -49,6 +49,12 @@ class Served:
     lag: Lag | None = None
     first_served_at: float | None = field(default=None)
 
+    @property
+    def digest(self) -> str | None:
+        """Of this state, if it was counted already."""
+        seen = self.model.digest.seen
+        return str(seen) if seen is not None and seen.node == self.node else None
+
     def lag_now(self) -> Lag | None:
         if self.lag is None or self.lag.first_served_at is not None:
             return self.lag
@@ -79,14 +85,33 @@ class Serving:
     def predict(self, signature: str, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], Version]:
         """One hold of the gate: all of the answer comes from the state that the version names."""
         with self._gate:
-            served = self._served
-            if served is None:
-                raise NotReadyError(f"no model is served yet: {self._why_not_ready}")
-            outputs = served.model.predict(signature, feeds)
+            outputs, served = self._ask(signature, feeds)
+        return outputs, self._version_of(served)
+
+    def predict_at_once(
+        self, signature: str, feeds: Mapping[str, Any]
+    ) -> tuple[dict[str, Array], Version] | None:
+        """The same for who must not wait: None, and nothing was asked, while an update is at the gate."""
+        if not self._gate.try_enter():
+            return None
+        try:
+            outputs, served = self._ask(signature, feeds)
+        finally:
+            self._gate.leave()
+        return outputs, self._version_of(served)
+
+    def _ask(self, signature: str, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], Served]:
+        served = self._served
+        if served is None:
+            raise NotReadyError(f"no model is served yet: {self._why_not_ready}")
+        return served.model.predict(signature, feeds), served
+
+    def _version_of(self, served: Served) -> Version:
+        """What an answer was made with, which is noted when it is the first."""
         if served.first_served_at is None:
             served.first_served_at = self._wall_clock()
             self._on_first_served()
-        return outputs, served.version
+        return served.version
 
     def key_counts(self) -> Mapping[str, KeyCounts]:
         """Of the model that is served. Waits for nobody."""

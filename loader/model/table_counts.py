@@ -24,7 +24,7 @@ class SeenCounts:
                 model = find_model()
                 self._seen = model.key_counts() if model is not None else {}
             finally:
-                self._gate.__exit__()
+                self._gate.leave()
         return self._seen
 
 

@@ -6,8 +6,8 @@ import weakref
 from pathlib import Path
 
 from hotdelta.chain import Disk
+from hotdelta.directory_lock import open_locked, unlock
 from hotdelta.errors import ConfigurationError
-from loader.files.directory_lock import open_locked, unlock
 from loader.settings import LoaderSettings
 
 

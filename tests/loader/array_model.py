@@ -15,7 +15,8 @@ from hotdelta.chain import Node, Schema, decode_identity, encode_identity
 from hotdelta.chain.format import names
 from hotdelta.signature_calls import array_dtype
 from loader.files.fed_update import Array, FedUpdate
-from loader.model.live_model import LiveModel
+from loader.model.live_model import KeyCounts, LiveModel
+from loader.model.state_digest import StateDigest
 
 _GARBAGE = 77
 
@@ -35,6 +36,8 @@ class ArrayModel:
             spec.key: np.full(spec.shape, _GARBAGE, array_dtype(spec.dtype)) for spec in schema.variables
         }
         self._staged: FedUpdate | None = None
+        self.digest = StateDigest(schema)
+        self.step = 0
 
     @property
     def live(self) -> LiveModel:
@@ -46,6 +49,7 @@ class ArrayModel:
             assert not len(ids) or 0 <= ids.min() <= ids.max() < spec.shape[0]
         assert _decoded(update)[1] == self.held
         self._staged = update
+        self.digest.staged(update)
 
     def preimage(self) -> FedUpdate:
         staged = self._require_staged()
@@ -61,6 +65,7 @@ class ArrayModel:
         for spec in self.metadata.schema.others:
             name = spec.key + names.VALUE_SUFFIX
             found[name] = self.values[spec.key][None][: len(staged[name])]
+        self.digest.found(found)
         return found
 
     def apply(self) -> None:
@@ -73,9 +78,17 @@ class ArrayModel:
                 self.values[spec.key] = np.array(value)
         self.held = self.node = _decoded(staged)[0]
         self._staged = None
+        self.digest.applied()
 
     def discard(self) -> None:
         self._staged = None
+        self.digest.staged(None)
+
+    def key_counts(self) -> dict[str, KeyCounts]:
+        return {
+            table.rows: KeyCounts(int(self.values[table.counts][0]), int(self.values[table.counts][1]), 0)
+            for table in self.metadata.schema.key_tables
+        }
 
     def _require_staged(self) -> FedUpdate:
         assert self._staged is not None

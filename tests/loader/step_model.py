@@ -194,7 +194,11 @@ def export(run_dir: Path, export_dir: Path, *, save_incr_model: bool = True) -> 
 @contextmanager
 def serving(root: Path, **settings: Any) -> Iterator[Loader]:
     """A running loader on root/run and root/export. Polls fast, so that lost events only slow a test down."""
-    parts = {name: settings.pop(name) for name in ("gate", "load_model") if name in settings}
+    parts = {
+        name: settings.pop(name)
+        for name in ("gate", "load_model", "hold_back", "companions")
+        if name in settings
+    }
     chosen = {"poll_seconds": 0.2, "late_data_seconds": 0.5, **settings}
     loader = Loader(
         LoaderSettings(export_dir=root / "export", checkpoint_dir=root / "run", **chosen),

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ import pytest
 from hotdelta.chain import Position
 from hotdelta.errors import NotReadyError
 from loader import Clocks, Loader, LoaderSettings, State
+from loader.follow.lag_report import LagReport
+from loader.model.state_digest import StateDigest
+from tests.event_files import scalars_of
 from tests.loader.step_model import (
     Trainer,
     answer,
@@ -61,6 +65,29 @@ def test_catches_up_over_many_deltas_before_it_is_ready(root: Path, train: Start
         version = assert_serves(loader, trainer.model)
         assert version.position == newest
         assert loader.status().deltas_since_full == 6
+
+
+@pytest.mark.I1
+def test_the_digest_is_that_of_the_state_however_it_was_reached(root: Path, train: StartTrainer) -> None:
+    def digest(loader: Loader, position: Position) -> str:
+        wait_for_position(loader, position)
+        found = wait_for_status(loader, lambda status: status.digest is not None, "a digest").digest
+        assert found is not None
+        return found
+
+    trainer = train()
+    with serving(root) as loader:
+        first = digest(loader, Position(1, 2))
+        middle, newest = (trainer.train(rows) for rows in ([1, 5, 9], [2, 5]))
+        by_deltas = digest(loader, newest)
+        assert by_deltas != first
+        loader.rollback(middle)
+        undone = digest(loader, middle)
+        assert len({undone, first, by_deltas}) == 3
+        loader.resume()
+        assert digest(loader, newest) == by_deltas
+    with serving(root) as again:
+        assert digest(again, newest) == by_deltas
 
 
 def test_later_full_in_the_same_run_is_not_loaded(root: Path, train: StartTrainer) -> None:
@@ -270,6 +297,43 @@ def test_each_update_is_one_log_line_with_every_stage(
             "total_ms",
         }
         assert record.__dict__["phrase"] == "update served"
+
+
+def test_tensorboard_finds_each_update_by_its_step(root: Path, train: StartTrainer, tmp_path: Path) -> None:
+    trainer = train()
+    with serving(root, tensorboard_dir=tmp_path / "logs") as loader:
+        wait_for_position(loader, Position(1, 2))
+        for rows in ([1, 5, 9], [2]):
+            wait_for_position(loader, trainer.train(rows))
+        first = loader.status().step
+        assert first is not None
+    found = scalars_of(tmp_path / "logs")
+    told = {(step, tag.removeprefix("hotdelta/update_")): value for step, tag, value in found}
+    assert {step for step, _ in told} == {first - 1, first}
+    assert [told[step, "rows"] for step in (first - 1, first)] == [6, 2]
+    assert all(told[first, name] > 0 for name in ("bytes", "lag_seconds"))
+
+
+@pytest.mark.parametrize("failing", [(StateDigest, "advance"), (LagReport, "flush_complete")])
+def test_what_fails_between_two_looks_does_not_end_the_following(
+    root: Path, train: StartTrainer, monkeypatch: pytest.MonkeyPatch, failing: tuple[Any, str]
+) -> None:
+    has_failed = threading.Event()
+
+    def fail(*_: Any) -> None:
+        has_failed.set()
+        raise MemoryError
+
+    with serving(root) as loader:
+        wait_for_position(loader, Position(1, 2))
+        with monkeypatch.context() as patched:
+            patched.setattr(*failing, fail)
+            trainer = train()
+            wait_for_position(loader, trainer.train([1]))
+            wait_until(has_failed.is_set, "the failure")
+            wait_for_position(loader, trainer.train([2]))
+        wait_until(lambda: loader.status().digest is not None, "a digest")
+        assert_serves(loader, trainer.model)
 
 
 def test_unexpected_failure_degrades_and_does_not_end_the_following(root: Path, train: StartTrainer) -> None:

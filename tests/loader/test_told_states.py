@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -137,6 +138,9 @@ def test_updates_that_were_counted_stay_counted_while_nothing_is_served(
             assert status.updates == 1
         finally:
             loads.may_load.set()
+        wait_for_status(loader, lambda status: status.is_ready, "it serves again")
+        # What could not be applied is tried again when its files change, and otherwise after ten seconds.
+        os.utime(serving_file(root / "run", find_commit(root / "run", newest)))
         wait_for_position(loader, newest)
         wait_for_position(loader, trainer.train([3]))
         # What tore the model is caught up with before it serves again, or retried and counted after that.

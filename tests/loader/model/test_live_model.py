@@ -14,6 +14,7 @@ import pytest
 from hotdelta.chain import BundleReader, Kind, Position
 from hotdelta.chain.format import names
 from hotdelta.errors import ApplyError, DamagedError, RequestError
+from hotdelta.logs import telling_progress
 from hotdelta.signatures import METADATA_FILE
 from loader.files.commit_files import VerifiedFiles, stamp, verify_files
 from loader.files.delta_in_memory import DeltaFiles
@@ -138,6 +139,16 @@ def test_full_fills_a_model_whatever_it_held(root: Path, model: LiveModel) -> No
     fill_model(model, again, slice_bytes=64)
     assert values(model) == expected
     assert (model.node, model.step) == (full.manifest.node, full.manifest.step)
+
+
+def test_full_that_is_read_says_how_far_it_is(root: Path, model: LiveModel) -> None:
+    full, told = train_a_full(root)[0], list[tuple[str, int, int]]()
+    with telling_progress(lambda *step: told.append(step)):
+        fill_model(model, full, slice_bytes=64)
+    tables = sum(len(content) for name, content in values(model).items() if name != "bias")
+    assert {phrase for phrase, _, _ in told} == {"reading bytes of a full"}
+    assert [done for _, done, _ in told] == [*range(64, tables, 64), tables]
+    assert {of for _, _, of in told} == {tables}
 
 
 def test_full_that_changed_meanwhile_is_no_state(root: Path, model: LiveModel) -> None:

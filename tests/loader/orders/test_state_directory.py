@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hotdelta import directory_lock
 from hotdelta.errors import ConfigurationError
 from loader import Loader, LoaderSettings
-from loader.files import directory_lock
 from loader.orders.order_book import ORDERS_FILE
 from loader.orders.state_directory import StateDirectory
 
