@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field
 from types import FrameType
@@ -27,11 +28,15 @@ from server.setting_values import flag_name, parse, variable_name
 from server.tls import TlsFiles
 
 if TYPE_CHECKING:
+    from loader import HoldBack
     from server.models.fleet import Fleet
+    from server.models.leader import Leader
     from server.rpc.listening import RpcServer
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+# The name of a variable, not a token.
+LEADER_TOKEN_VARIABLE = "HOTDELTA_TOKEN"  # noqa: S105
 
 # By name: under `python -m server.cli` it is __main__.
 logger = logging.getLogger("server.cli")
@@ -43,6 +48,9 @@ limits for --sanity, with their defaults (max_abs of variables that are no table
 examples:
   # follow a trainer that writes to run/; what `exporter` puts into export/ is served
   server --export-dir export --checkpoint-dir run
+
+  # the same from an object store (pip install 'hotdelta[s3]'); credentials are in the environment
+  server --export-dir s3://models/ranker/export --checkpoint-dir s3://models/ranker/run
 
   # serve what is in export/ (also from hotdelta.io.save_inference_model) as it is: nothing updates it
   server --export-dir export
@@ -72,16 +80,20 @@ examples:
   # undo and quarantine updates after which the answers to labelled requests get worse; docs/serving.md shows the file
   server --export-dir export --checkpoint-dir run --probe probe.jsonl
 
+  # what the canary has served for ten minutes, and neither quarantined nor rolled back
+  server --export-dir export --checkpoint-dir run --behind-server http://canary:8000 --behind-seconds 600
+
   # TLS, and predictions only for those who send one of the tokens in a file; both are read again when they are replaced
   server --export-dir export --tls-cert server.pem --tls-key server.key --predict-token-file predict-tokens
 
   # in a container, with log lines for machines
   HOTDELTA_LOG_FORMAT=json server --export-dir /data/export --checkpoint-dir /data/run --host 0.0.0.0
 
-Neither directory needs to exist yet: the server waits, and GET /readyz says for what. Every flag can be given as an
-environment variable: --max-batch-size is HOTDELTA_MAX_BATCH_SIZE. The address is printed to standard output, log
-lines go to standard error; with --log-format json both are JSON. SIGTERM, Ctrl-C and, without --config, SIGHUP let
-requests in flight finish. Exit codes: 0 stopped, 1 it could not start (the reason is on standard error), 2 wrong usage.
+Neither directory needs to exist yet, nor anything in a store: the server waits, and GET /readyz says for what. Every
+flag can be given as an environment variable: --max-batch-size is HOTDELTA_MAX_BATCH_SIZE. The address is printed to
+standard output, log lines go to standard error; with --log-format json both are JSON. SIGTERM, Ctrl-C and, without
+--config, SIGHUP let requests in flight finish. Exit codes: 0 stopped, 1 it could not start (the reason is on standard
+error), 2 wrong usage.
 """
 
 
@@ -186,38 +198,71 @@ class _Rereading:
 def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
     from loader import Loader, LoaderSettings, StaticLoader
     from server.garbage import AfterSwap
+    from server.models.mirrored import LocalPlaces, LookAgain, make_mirrored
 
     # With several the log says which one each line is about.
     name = None if is_one_model else settings.model_name
 
     sanity = SanitySettings.changed_by(settings.sanity)
     probe = None if settings.probe is None else Probe.read(settings.probe)
-    if settings.checkpoint_dir is None:
-        return StaticLoader(
-            settings.export_dir,
+
+    def make_local(places: LocalPlaces) -> tuple[ServedModel, LookAgain]:
+        if places.checkpoint_dir is None:
+            only_exports = StaticLoader(
+                places.export_dir,
+                poll_seconds=settings.poll_seconds,
+                sanity=sanity,
+                after_swap=AfterSwap(),
+                name=name,
+                warm_up_rows=settings.max_batch_size,
+                probe=probe,
+            )
+            return only_exports, lambda _: only_exports.look_again()
+        chosen = LoaderSettings(
+            export_dir=places.export_dir,
+            checkpoint_dir=places.checkpoint_dir,
             poll_seconds=settings.poll_seconds,
+            # What a mirror brings it tells by itself.
+            is_polling_only=settings.polling_only or places.checkpoint_dir != settings.checkpoint_dir,
+            undo_bytes=settings.undo_bytes,
+            full_diff_bytes=settings.full_diff_bytes,
             sanity=sanity,
-            after_swap=AfterSwap(),
+            pin=places.pin,
+            state_dir=settings.state_dir,
+            signing_key_file=settings.signing_key_file,
+            tensorboard_dir=settings.tensorboard_dir,
             name=name,
             warm_up_rows=settings.max_batch_size,
             probe=probe,
         )
-    chosen = LoaderSettings(
-        export_dir=settings.export_dir,
-        checkpoint_dir=settings.checkpoint_dir,
-        poll_seconds=settings.poll_seconds,
-        is_polling_only=settings.polling_only,
-        undo_bytes=settings.undo_bytes,
-        full_diff_bytes=settings.full_diff_bytes,
-        sanity=sanity,
-        pin=settings.pin,
-        state_dir=settings.state_dir,
-        signing_key_file=settings.signing_key_file,
-        name=name,
-        warm_up_rows=settings.max_batch_size,
-        probe=probe,
+        hold_back, leader = _make_leader(settings)
+        follower = Loader(
+            chosen,
+            after_swap=AfterSwap(),
+            hold_back=hold_back,
+            companions=[leader] if leader is not None else [],
+            found_at=places.found_at,
+        )
+        return follower, follower.look_again
+
+    return make_mirrored(settings, make_local, told={} if name is None else {"model": name})
+
+
+def _make_leader(settings: ModelSettings) -> tuple[HoldBack | None, Leader | None]:
+    """What is held back, and who is asked how far to go."""
+    from loader import HoldBack
+    from server.models.leader import Leader
+
+    url = settings.behind_server
+    if not settings.behind_seconds and url is None:
+        return None, None
+    hold_back = HoldBack(
+        settings.behind_seconds, has_leader=url is not None, clock=time.monotonic, wall_clock=time.time
     )
-    return Loader(chosen, after_swap=AfterSwap())
+    if url is None:
+        return hold_back, None
+    token = os.environ.get(LEADER_TOKEN_VARIABLE, "")
+    return hold_back, Leader(url, hold_back, model=settings.model_name, token=token)
 
 
 def _leave_at_once() -> None:

@@ -198,8 +198,10 @@ def _one_of_several(name: str, own: Mapping[str, Any], general: Mapping[str, Any
     """Of the state directory that is given for all each model with a chain has a part."""
     require_name(name, "the name of a model")
     values = dict(general)
-    if (parent := values.pop("state_dir", None)) is not None and own.get("checkpoint_dir") is not None:
-        values["state_dir"] = parent / name
+    for directory in ("state_dir", "tensorboard_dir"):
+        parent = values.pop(directory, None)
+        if parent is not None and own.get("checkpoint_dir") is not None:
+            values[directory] = parent / name
     return ModelSettings(**{"model_name": name, **values, **own})
 
 

@@ -5,31 +5,64 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import refuse_nested
 from hotdelta.quality_probe import Probe
+from hotdelta.remote.stores.address import Address
 from hotdelta.sanity_limits import LimitChange
 from server.setting_values import about, check, flag_name
 
 _MODEL_NAME = re.compile(r"[^/:]+")
-_OF_A_CHAIN = ("pin", "state_dir", "signing_key_file")
+_OF_A_CHAIN = (
+    "pin",
+    "state_dir",
+    "signing_key_file",
+    "orders_key_file",
+    "behind_seconds",
+    "behind_server",
+    "tensorboard_dir",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     """Each model of a server has its own. Raises ConfigurationError out of bounds."""
 
-    export_dir: Path = field(
-        metadata=about("holds one directory per export version; the highest is served", metavar="DIR")
+    export_dir: Path | Address = field(
+        metadata=about(
+            "holds one directory per export version; the highest is served. Or the address of a store",
+            metavar="DIR_OR_URL",
+        )
     )
-    checkpoint_dir: Path | None = field(
+    checkpoint_dir: Path | Address | None = field(
         default=None,
         metadata=about(
-            "the directory that the trainer writes to; without it exports are served as they are, never updated",
+            "the directory that the trainer writes to, or the address of a store that it publishes to; without it "
+            "exports are served as they are, never updated",
+            metavar="DIR_OR_URL",
+        ),
+    )
+    mirror_dir: Path | None = field(
+        default=None,
+        metadata=about(
+            "where what comes from stores is kept on this machine, in a directory for each address that one server "
+            "uses at a time; without it in the user's cache directory",
             metavar="DIR",
         ),
+    )
+    mirror_bytes: int = field(
+        default=64 * 2**30,
+        metadata=about(
+            "disk for what comes from each store, unless what is served needs more",
+            bounds=(2**20, 2**50),
+        ),
+    )
+    hint_seconds: float = field(
+        default=0.2,
+        metadata=about("a store is asked this often whether there is something new", bounds=(0.01, 3600)),
     )
     model_name: str | None = field(
         default=None,
@@ -121,6 +154,40 @@ class ModelSettings:
         ),
     )
 
+    orders_key_file: Path | None = field(
+        default=None,
+        metadata=about(
+            "obey the orders that the whole fleet is given through the store (`hotdelta order`), if they are signed "
+            "with this key; not the key of commits",
+            metavar="FILE",
+            is_file=True,
+        ),
+    )
+    behind_seconds: float = field(
+        default=0.0,
+        metadata=about(
+            "take no commit before it is that old; with --behind-server, before that one has served it for so long",
+            bounds=(0, 86400),
+            metavar="SECONDS",
+        ),
+    )
+    behind_server: str | None = field(
+        default=None,
+        metadata=about(
+            "take only what this other server serves, for example http://canary:8000: nothing that it has quarantined "
+            "or rolled back, and nothing new while it does not answer. The variable HOTDELTA_TOKEN has its token",
+            metavar="URL",
+        ),
+    )
+
+    tensorboard_dir: Path | None = field(
+        default=None,
+        metadata=about(
+            "where TensorBoard finds the lag, the rows and the bytes of each update, by its training step",
+            metavar="DIR",
+        ),
+    )
+
     def __post_init__(self) -> None:
         for setting in fields(self):
             check(setting, getattr(self, setting.name))
@@ -130,11 +197,36 @@ class ModelSettings:
                     f"{flag_name(setting)} without --checkpoint-dir: there is no chain for it",
                     hint="give the directory that the trainer writes to, too",
                 )
+        if self.orders_key_file is not None and not isinstance(self.checkpoint_dir, Address):
+            raise ConfigurationError(
+                "--orders-key-file without a store: orders to a fleet are given to the store of its chain",
+                hint="give the address of a store with --checkpoint-dir, or use `hotdelta pin` for this server",
+            )
         if self.model_name is not None and not _MODEL_NAME.fullmatch(self.model_name):
             raise ConfigurationError(
                 f"--model-name is {self.model_name!r}", hint="give one without / and :, as it stands in paths"
             )
+        if self.behind_server is not None:
+            _require_url(self.behind_server)
         if self.probe is not None:
             Probe.read(self.probe)
-        if self.checkpoint_dir is not None:
+        if isinstance(self.export_dir, Path) and isinstance(self.checkpoint_dir, Path):
             refuse_nested(self.export_dir, self.checkpoint_dir)
+
+
+def _require_url(behind_server: str) -> None:
+    """It is logged and shown, so it holds no password; and who asks it would not get past one that is no URL."""
+    if "@" in behind_server:
+        raise ConfigurationError(
+            "--behind-server has a name or password in it",
+            hint="leave out what stands before the @; the variable HOTDELTA_TOKEN has the token of that server",
+        )
+    try:
+        parts = urlsplit(behind_server)
+        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise ConfigurationError(
+            f"--behind-server is {behind_server!r}", hint="write http://HOST:PORT, as that server prints it"
+        )

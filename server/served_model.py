@@ -48,6 +48,10 @@ class ServedModel(Protocol):
     def signatures(self) -> Mapping[str, SignatureSpec]:
         """What a client may call now, never what updates the model; empty while nothing is served."""
 
+    @property
+    def export(self) -> tuple[str, int] | None:
+        """The name and the version of the export that is served now; None while nothing is."""
+
     def commits(self, newest: int) -> Sequence[Manifest]:
         """So many of the newest that it knows of. Cheap, too."""
 
@@ -58,6 +62,11 @@ class ServedModel(Protocol):
         self, signature: str, feeds: Mapping[str, Array]
     ) -> tuple[Mapping[str, Array], ServedVersion]:
         """Blocks. Raises RequestError, NotReadyError or PredictionError."""
+
+    def predict_at_once(
+        self, signature: str, feeds: Mapping[str, Array]
+    ) -> tuple[Mapping[str, Array], ServedVersion] | None:
+        """The same, and only for as long as the model needs: None, and nothing was asked, while an update goes on."""
 
     def rollback(self, position: Position) -> Node:
         """Blocks, as all orders do. They return what is served then; RequestError: nothing has changed."""

@@ -9,6 +9,7 @@ from typing import Any
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError, ManifestError
 from hotdelta.given_directory import to_directory
+from hotdelta.remote.stores.address import Address, is_address
 from hotdelta.sanity_limits import LimitChange
 
 ENVIRONMENT_PREFIX = "HOTDELTA_"
@@ -22,8 +23,8 @@ class ModelPlace:
     """One of several models: what clients call it, and where it is."""
 
     name: str
-    export_dir: Path
-    checkpoint_dir: Path | None
+    export_dir: Path | Address
+    checkpoint_dir: Path | Address | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,9 @@ def variable_name(setting: Field[Any]) -> str:
 def parse(setting: Field[Any], text: str) -> Any:
     """The value that a flag or an environment variable spells out. Raises ConfigurationError."""
     match setting.type:
-        case "Path" | "Path | None":
+        case "Path | Address" | "Path | Address | None" if is_address(text):
+            return _address(setting, text)
+        case "Path" | "Path | None" | "Path | Address" | "Path | Address | None":
             return _path(setting, text)
         case "Position | None":
             return _position(setting, text)
@@ -74,6 +77,13 @@ def _path(setting: Field[Any], text: str) -> Path:
     if not text:
         raise ConfigurationError(f"{flag_name(setting)} is empty", hint="write . for this directory")
     return Path(text) if setting.metadata.get("is_file") else to_directory(text, flag_name(setting))
+
+
+def _address(setting: Field[Any], text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{flag_name(setting)}: {error.message}", hint=error.hint) from error
 
 
 def _number(setting: Field[Any], text: str, kind: type[int | float]) -> float:
@@ -110,7 +120,10 @@ def _place(setting: Field[Any], text: str) -> ModelPlace:
         raise ConfigurationError(
             f"{flag_name(setting)} is {text!r}", hint="write NAME=EXPORT_DIR,RUN_DIR, or NAME=EXPORT_DIR"
         )
-    export_dir, *rest = (to_directory(directory, flag_name(setting)) for directory in directories)
+    export_dir, *rest = (
+        _address(setting, place) if is_address(place) else to_directory(place, flag_name(setting))
+        for place in directories
+    )
     return ModelPlace(name.strip(), export_dir, rest[0] if rest else None)
 
 
@@ -151,7 +164,9 @@ def of_file(setting: Field[Any], value: Any, directory: Path) -> Any:
             return value
         case "tuple[LimitChange, ...]", [*limits] if all(isinstance(limit, str) for limit in limits):
             return tuple(change for limit in limits for change in parse(setting, limit))
-        case "Path" | "Path | None", str():
+        case "Path | Address" | "Path | Address | None", str() if is_address(value):
+            return parse(setting, value)
+        case "Path" | "Path | None" | "Path | Address" | "Path | Address | None", str():
             path: Path = parse(setting, value)
             return directory / path
         case "Position | None" | "str" | "str | None", str():
@@ -162,7 +177,7 @@ def of_file(setting: Field[Any], value: Any, directory: Path) -> Any:
 
 
 def _kind(setting: Field[Any]) -> str:
-    return str(setting.type).removesuffix(" | None")
+    return str(setting.type).removesuffix(" | None").removesuffix(" | Address")
 
 
 _SAYS = {

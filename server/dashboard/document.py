@@ -11,6 +11,7 @@ from hotdelta.chain import Manifest, Node
 from server.dashboard.samples import Sample, Samples
 from server.figures import RequestFigures
 from server.models.entry import Entry
+from server.models.mirrored import stores_of
 from server.models.models import Models
 from server.status.version_document import version_document
 
@@ -73,7 +74,9 @@ class Documents:
         document: dict[str, Any] = {
             "name": name,
             "orders": "/model" if self._models.is_one_model else f"/models/{name}",
-            "state": version_document(status, model=None if self._models.is_one_model else name),
+            "state": version_document(
+                status, model=None if self._models.is_one_model else name, stores=stores_of(entry.model)
+            ),
             "undo_budget": status.undo_budget_bytes,
             "updates": [_update(lag) for lag in updates],
             "samples": [_sample(sample) for sample in samples],

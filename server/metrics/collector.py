@@ -16,6 +16,7 @@ from hotdelta.figures import Histogram
 from hotdelta.prometheus import Labels, counter, gauge, histogram
 from server.figures import RequestFigures
 from server.http.connection_limits import ConnectionLimits
+from server.models.mirrored import stores_of
 from server.models.models import Models
 from server.predict.data_plane import DataPlane
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _MODEL = ("model",)
 _TABLE = ("model", "table")
 _CAUSE = ("model", "cause")
+_STORE = ("model", "store")
 
 # What `update_state` may be.
 STATES = ("waiting", "following", "degraded", "pinned", "static")
@@ -70,8 +72,58 @@ class ServerCollector(Collector):
         yield from _updates(seen)
         yield from _tables(seen)
         yield from _refused(seen)
+        yield from self._stores()
         yield from _predictions(seen)
         yield from self._protocols()
+
+    def _stores(self) -> Iterator[Metric]:
+        found = [
+            ((entry.name or "", store.address), store)
+            for entry in self._models.entries()
+            for store in stores_of(entry.model)
+        ]
+        yield gauge(
+            "hotdelta_store_reached",
+            "1 when the last question to the store was answered.",
+            _STORE,
+            [(labels, store.is_reached) for labels, store in found],
+        )
+        yield gauge(
+            "hotdelta_store_answered_timestamp_seconds",
+            "When the store last answered.",
+            _STORE,
+            [(labels, store.answered_at) for labels, store in found if store.answered_at is not None],
+        )
+        yield counter(
+            "hotdelta_store_failures_total",
+            "Requests to the store that failed.",
+            _STORE,
+            [(labels, store.failures) for labels, store in found],
+        )
+        yield counter(
+            "hotdelta_store_fetched_bytes_total",
+            "Bytes of commits and exports that were fetched.",
+            _STORE,
+            [(labels, store.fetched_bytes) for labels, store in found],
+        )
+        yield counter(
+            "hotdelta_store_fetched_total",
+            "Commits and exports that were fetched.",
+            _STORE,
+            [(labels, store.fetched_commits + store.fetched_exports) for labels, store in found],
+        )
+        yield gauge(
+            "hotdelta_store_damaged",
+            "Commits in the store that are damaged and were not fetched.",
+            _STORE,
+            [(labels, len(store.damaged)) for labels, store in found],
+        )
+        yield gauge(
+            "hotdelta_mirror_bytes",
+            "Disk that takes what was fetched.",
+            _STORE,
+            [(labels, store.local_bytes) for labels, store in found],
+        )
 
     def _protocols(self) -> Iterator[Metric]:
         found = self._requests.items()
@@ -158,6 +210,16 @@ def _position(seen: list[_Seen]) -> Iterator[Metric]:
         "hotdelta_behind_commits",
         "Commits that are newer than what is served.",
         lambda status: status.commits_behind if status.is_ready else None,
+    )
+    yield told(
+        "hotdelta_held_back_commits",
+        "Commits that are there and may not be taken yet (--behind-seconds, --behind-server).",
+        lambda status: status.held_back if status.is_ready else None,
+    )
+    yield told(
+        "hotdelta_leader_silent",
+        "1 while the server of --behind-server is not heard of, so that nothing new is taken.",
+        lambda status: bool(status.silent_leader) if status.is_ready else None,
     )
     yield told(
         "hotdelta_live_since_timestamp_seconds",

@@ -41,6 +41,7 @@ class Entry:
         self._stopping: list[threading.Thread] = []
         self.batcher = Batcher(
             model.predict,
+            model.predict_at_once,
             max_batch_size=settings.max_batch_size,
             max_rows=settings.max_rows,
             max_queue=settings.max_queue,
@@ -58,7 +59,10 @@ class Entry:
     @property
     def name(self) -> str | None:
         """None while nothing is served that has one."""
-        return self.settings.model_name or self.model.status().model_name
+        if self.settings.model_name is not None:
+            return self.settings.model_name
+        export = self.model.export
+        return None if export is None else export[0]
 
     def status(self) -> LoaderStatus:
         """Cheap: nothing is read or waited for."""
@@ -104,6 +108,10 @@ class UnusableModel:
     def signatures(self) -> Mapping[str, SignatureSpec]:
         return {}
 
+    @property
+    def export(self) -> None:
+        return None
+
     def status(self) -> LoaderStatus:
         from loader import LoaderStatus, State
 
@@ -113,6 +121,9 @@ class UnusableModel:
         return ()
 
     def predict(self, _signature: str, _feeds: Mapping[str, Array]) -> NoReturn:
+        self._refuse()
+
+    def predict_at_once(self, _signature: str, _feeds: Mapping[str, Array]) -> NoReturn:
         self._refuse()
 
     def rollback(self, _position: Position) -> NoReturn:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotdelta.errors import ConfigurationError, HotdeltaError, RequestError
 from hotdelta.logs import event
+from hotdelta.remote.stores.address import Address
 from server.configuration import Configuration, model_settings
 from server.model_settings import ModelSettings
 from server.models.entry import Entry, UnusableModel
@@ -304,6 +305,8 @@ def _require_below(directory: Path, settings: ModelSettings, given: Iterable[str
     """Who may give orders may not choose any directory of the machine. Raises RequestError."""
     for key in given:
         path = getattr(settings, key)
+        if isinstance(path, Address):
+            raise RequestError(f"{key} is in a store, not below --loadable-dir", hint="use the file")
         if isinstance(path, Path) and not path.resolve().is_relative_to(directory.resolve()):
             raise RequestError(f"{key} is not below --loadable-dir", hint="move it there, or use the file")
 

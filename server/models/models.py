@@ -110,14 +110,15 @@ class Models:
     def find(self, target: Target) -> tuple[Entry, int]:
         """The model and the version of it that is served. Raises UnknownModelError, or NotReadyError while none is."""
         entry = self.entry(target.name)
-        status = entry.status()
-        if status.export_version is None:
+        export = entry.model.export
+        if export is None:
             told = "/model/version" if self.is_one_model else f"/models/{target.name}/version"
             raise NotReadyError("no model is served yet", hint=f"GET {told} says what it waits for")
         if target.label is not None:
             self._require_label(target.label, entry)
-        target.require_version(status.export_version)
-        return entry, status.export_version
+        _, version = export
+        target.require_version(version)
+        return entry, version
 
     def why_not_ready(self) -> str | None:
         """Why this server should not be asked yet; None: it may be.

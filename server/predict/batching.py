@@ -3,6 +3,9 @@
 Nobody waits for a batch to fill: whatever has queued up while the last call ran is the next batch, so a lone request
 costs nothing extra. Only requests for the same signature whose arrays differ in nothing but their number of rows are
 put together, and one call is one position for all of them.
+
+Calls run in threads, but for those that take no longer than handing them over (`pace`): the event loop gathers what it
+reads in one turn, and calls the model itself.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import OrderedDict, deque
+import time
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,24 +30,35 @@ from hotdelta.errors import (
     TooManyRowsError,
 )
 from server.figures import BatchFigures
+from server.predict.pace import Pace
 from server.served_model import Array, ServedVersion
 
 logger = logging.getLogger(__name__)
 
 Answer = tuple[Mapping[str, Array], ServedVersion]
 Predict = Callable[[str, Mapping[str, Array]], Answer]
+PredictAtOnce = Callable[[str, Mapping[str, Array]], Answer | None]
 
 _JOIN_SECONDS = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One request on its way. `rows` is 0 when it cannot share a call."""
+    """One request on its way. `rows` is 0 when it cannot share a call, `deadline` None while it waits for no thread."""
 
     signature: str
     feeds: Mapping[str, Array]
     rows: int
     future: asyncio.Future[Answer] = field(repr=False)
+    deadline: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Requests that the event loop has read in one turn, and that can share a call."""
+
+    jobs: list[_Job]
+    rows: int = 0
 
 
 class Batcher:
@@ -55,15 +70,18 @@ class Batcher:
     def __init__(
         self,
         predict: Predict,
+        predict_at_once: PredictAtOnce,
         *,
         max_batch_size: int,
         max_rows: int,
         max_queue: int,
         workers: int,
         timeout_seconds: float,
+        make_pace: Callable[[], Pace] = Pace,
     ) -> None:
         """`max_rows` is for one request, `max_batch_size` for those that share a call."""
         self._call_model = predict
+        self._call_at_once = predict_at_once
         self._max_batch_size = max_batch_size
         self._max_rows = max_rows
         self.max_queue = max_queue
@@ -75,6 +93,8 @@ class Batcher:
         self._waiting = 0
         self._is_stopping = False
         self._alone: set[str] = set()
+        self._paces: defaultdict[str, Pace] = defaultdict(make_pace)
+        self._gathered: dict[Hashable, _Gathered] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
             threading.Thread(target=self._run, name=f"predict-{number}", daemon=True)
@@ -108,12 +128,16 @@ class Batcher:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
-        self._enqueue(_Job(signature, feeds, self._shareable_rows(signature, feeds), future))
-        deadline = loop.call_later(self._timeout_seconds, self._give_up, future)
+        job = _Job(signature, feeds, self._shareable_rows(signature, feeds), future)
+        if job.rows and self._paces[signature].is_quick and not self._is_stopping:
+            self._gather(job, loop)
+        else:
+            self._enqueue(job, loop)
         try:
             return await future
         finally:
-            deadline.cancel()
+            if job.deadline is not None:
+                job.deadline.cancel()
 
     def _give_up(self, future: asyncio.Future[Answer]) -> None:
         if not future.done():
@@ -132,10 +156,61 @@ class Batcher:
         rows = largest if len(sizes) == 1 else 0
         return rows if rows < self._max_batch_size and signature not in self._alone else 0
 
-    def _enqueue(self, job: _Job) -> None:
-        key: Hashable = job
-        if job.rows:
-            key = (job.signature, *((name, array.shape[1:]) for name, array in job.feeds.items()))
+    def _gather(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+        key = _key_of(job)
+        gathered = self._gathered.get(key)
+        if gathered is not None and gathered.rows + job.rows > self._max_batch_size:
+            self._answer_gathered(key, loop)
+            gathered = None
+        if gathered is None:
+            gathered = self._gathered[key] = _Gathered([])
+            # After all that was read in this turn.
+            loop.call_soon(self._answer_gathered, key, loop)
+        gathered.jobs.append(job)
+        gathered.rows += job.rows
+
+    def _answer_gathered(self, key: Hashable, loop: asyncio.AbstractEventLoop) -> None:
+        """In the event loop. Whatever is in the way, threads find out, and who is at fault."""
+        gathered = self._gathered.pop(key, None)
+        batch = [] if gathered is None else [job for job in gathered.jobs if not job.future.done()]
+        if not batch:
+            return
+        shared = None
+        with contextlib.suppress(Exception):
+            shared = self._answer_at_once(batch)
+        if shared is not None:
+            for job, answer in zip(batch, shared, strict=True):
+                job.future.set_result(answer)
+            return
+        for job in batch:
+            if job.signature in self._alone:
+                job.rows = 0
+            try:
+                self._enqueue(job, loop)
+            except HotdeltaError as error:
+                job.future.set_exception(error)
+
+    def _answer_at_once(self, batch: Sequence[_Job]) -> list[Answer] | None:
+        """None when a call would have to wait, or is not for all of them."""
+        signature = batch[0].signature
+        pace, started = self._paces[signature], time.perf_counter()
+        try:
+            answer = self._call_at_once(signature, _joined(batch))
+        except Exception:
+            # Everybody waited for that, too.
+            pace.observe_in_loop(time.perf_counter() - started)
+            raise
+        if answer is None:
+            return None
+        pace.observe_in_loop(time.perf_counter() - started)
+        shared = self._shares(batch, answer)
+        if shared is not None:
+            with self._guard_queue:
+                self._count(batch)
+        return shared
+
+    def _enqueue(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
+        key: Hashable = _key_of(job) if job.rows else job
         with self._guard_queue:
             if self._is_stopping:
                 raise NotReadyError("the server is stopping", hint="ask another one")
@@ -146,6 +221,7 @@ class Batcher:
             self._queues.setdefault(key, deque()).append(job)
             self._waiting += 1
             self._has_work.notify()
+        job.deadline = loop.call_later(self._timeout_seconds, self._give_up, job.future)
 
     def _run(self) -> None:
         while self._serve(self._take()):
@@ -157,7 +233,9 @@ class Batcher:
         # Who gave up meanwhile costs no call.
         wanted = [job for job in batch if not job.future.done()]
         if wanted:
-            self._deliver(self._answer(wanted))
+            started = time.thread_time()
+            answers = self._answer(wanted)
+            self._deliver(answers, time.thread_time() - started)
         return bool(batch)
 
     def _take(self) -> list[_Job]:
@@ -177,9 +255,13 @@ class Batcher:
                 # At the end: a crowd that asks one way must not starve those who ask another.
                 self._queues[key] = queue
             self._waiting -= len(batch)
-            self.figures.requests.observe(len(batch))
-            self.figures.rows.observe(rows or _count_rows(batch[0].feeds))
+            self._count(batch)
             return batch
+
+    def _count(self, batch: Sequence[_Job]) -> None:
+        """With the lock of the queue held."""
+        self.figures.requests.observe(len(batch))
+        self.figures.rows.observe(sum(job.rows for job in batch) or _count_rows(batch[0].feeds))
 
     def _answer(self, batch: Sequence[_Job]) -> list[tuple[_Job, Answer | Exception]]:
         if len(batch) > 1:
@@ -201,26 +283,42 @@ class Batcher:
     def _answer_together(self, batch: Sequence[_Job]) -> list[Answer] | None:
         """None when it did not work: then each is asked alone, and only the one at fault fails."""
         first = batch[0]
-        feeds = {name: np.concatenate([job.feeds[name] for job in batch]) for name in first.feeds}
-        answer = self._answer_alone(_Job(first.signature, feeds, 0, first.future))
-        if isinstance(answer, Exception):
-            return None
+        answer = self._answer_alone(_Job(first.signature, _joined(batch), 0, first.future))
+        return None if isinstance(answer, Exception) else self._shares(batch, answer)
+
+    def _shares(self, batch: Sequence[_Job], answer: Answer) -> list[Answer] | None:
+        """To each its rows; None when there are others."""
         outputs, version = answer
+        if len(batch) == 1:
+            return [answer]
         ends = np.cumsum([job.rows for job in batch])
         if any(array.ndim == 0 or len(array) != ends[-1] for array in outputs.values()):
             # This model's outputs are not one row for each input row: never batch it again.
-            self._alone.add(first.signature)
+            self._alone.add(batch[0].signature)
             return None
         return [
             ({name: array[end - job.rows : end] for name, array in outputs.items()}, version)
             for job, end in zip(batch, ends, strict=True)
         ]
 
-    def _deliver(self, answers: Sequence[tuple[_Job, Answer | Exception]]) -> None:
+    def _deliver(self, answers: Sequence[tuple[_Job, Answer | Exception]], processor_seconds: float) -> None:
         if self._loop is not None:
             # Closed: a server that stops does not wait for ever for what a model is busy with.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(_resolve, answers)
+                self._loop.call_soon_threadsafe(self._resolve, answers, processor_seconds)
+
+    def _resolve(self, answers: Sequence[tuple[_Job, Answer | Exception]], processor_seconds: float) -> None:
+        """In the event loop."""
+        first, _ = answers[0]
+        if first.rows:
+            self._paces[first.signature].observe_in_thread(processor_seconds)
+        for job, answer in answers:
+            if job.future.done():
+                continue
+            if isinstance(answer, Exception):
+                job.future.set_exception(answer)
+            else:
+                job.future.set_result(answer)
 
 
 def _count_rows(feeds: Mapping[str, Array]) -> int:
@@ -228,11 +326,14 @@ def _count_rows(feeds: Mapping[str, Array]) -> int:
     return next((len(array) for array in feeds.values() if array.ndim), 1)
 
 
-def _resolve(answers: Sequence[tuple[_Job, Answer | Exception]]) -> None:
-    for job, answer in answers:
-        if job.future.done():
-            continue
-        if isinstance(answer, Exception):
-            job.future.set_exception(answer)
-        else:
-            job.future.set_result(answer)
+def _key_of(job: _Job) -> Hashable:
+    """What requests have in common that can share a call."""
+    return (job.signature, *((name, array.shape[1:]) for name, array in job.feeds.items()))
+
+
+def _joined(batch: Sequence[_Job]) -> Mapping[str, Array]:
+    """The rows of all of them, one below the other."""
+    first = batch[0].feeds
+    if len(batch) == 1:
+        return first
+    return {name: np.concatenate([job.feeds[name] for job in batch]) for name in first}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from itertools import chain
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ from hotdelta.errors import RequestError
 Array = npt.NDArray[Any]
 
 _MAX_RANK = 32
+_LISTS = {list}
 # More values than any memory holds, and fewer than numpy can count in bytes.
 _MAX_SIZE = 2**48
 _ALLOWED: dict[str, set[type]] = {"b": {bool}, "i": {int}, "u": {int}}
@@ -47,12 +49,29 @@ def to_array_with_nonfinite(tensor: TensorSpec, value: Any) -> Array:
 
 
 def _to_array(tensor: TensorSpec, value: Any) -> Array:
-    types = _leaf_types(tensor, value, _MAX_RANK)
-    array = (
-        _to_strings(tensor, value, types) if tensor.dtype == "string" else _to_numbers(tensor, value, types)
-    )
+    if tensor.dtype == "string":
+        array = _to_strings(tensor, value, _leaf_types(tensor, value, _MAX_RANK))
+    elif (flat := _flatten(value)) is not None:
+        shape, values, types = flat
+        array = _to_numbers(tensor, values, types).reshape(shape)
+    else:
+        array = _to_numbers(tensor, value, _leaf_types(tensor, value, _MAX_RANK))
     require_shape(tensor, array.shape)
     return array
+
+
+def _flatten(value: Any) -> tuple[list[int], list[Any], set[type]] | None:
+    """The shape of nested lists, all that is in them and its types, at the speed of C; None when they have none."""
+    shape: list[int] = []
+    level, types = [value], {type(value)}
+    while types == _LISTS and len(shape) < _MAX_RANK:
+        sizes = set(map(len, level))
+        if len(sizes) > 1:
+            return None
+        shape += sizes
+        level = level[0] if len(level) == 1 else list(chain.from_iterable(level))
+        types = set(map(type, level))
+    return None if list in types or not shape else (shape, level, types)
 
 
 def require_shape(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
@@ -96,8 +115,11 @@ def _to_numbers(tensor: TensorSpec, value: Any, types: set[type]) -> Array:
         wrong = sorted(_WORDS.get(kind, kind.__name__) for kind in types - allowed)
         _refuse(tensor, f"holds {' and '.join(wrong)}, the signature wants {tensor.dtype}")
     try:
-        with np.errstate(over="ignore"):
+        if dtype.kind in "biu":
             array = np.array(value, dtype)
+        else:
+            with np.errstate(over="ignore"):
+                array = np.array(value, dtype)
     except OverflowError:
         _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
     except ValueError:
@@ -168,7 +190,12 @@ def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(wanted) and all(b in (None, a) for a, b in zip(shape, wanted, strict=True))
+    if len(shape) != len(wanted):
+        return False
+    for size, wanted_size in zip(shape, wanted, strict=True):
+        if wanted_size is not None and size != wanted_size:
+            return False
+    return True
 
 
 def _refuse(tensor: TensorSpec, problem: str) -> NoReturn:

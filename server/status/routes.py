@@ -13,6 +13,7 @@ from server.admin.routes import ADMIN_ROUTES
 from server.http.error_responses import RETRY_AFTER_SECONDS, json_response
 from server.models.entry import Entry
 from server.models.fleet import Fleet
+from server.models.mirrored import stores_of
 from server.models.models import Models
 from server.protocols.open_inference.rest import INFERENCE_ROUTES
 from server.protocols.tensorflow_serving.rest import SERVING_ROUTES
@@ -130,7 +131,9 @@ class _OfServer:
 
 
 def _version_of(entry: Entry) -> Response:
-    return json_response(version_document(entry.status(), model=entry.plane.told_name))
+    return json_response(
+        version_document(entry.status(), model=entry.plane.told_name, stores=stores_of(entry.model))
+    )
 
 
 def _readiness_of(entry: Entry) -> dict[str, Any]:

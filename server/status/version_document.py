@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hotdelta.remote.mirror.status import MirrorStatus
     from loader import Lag, LoaderStatus
     from loader.status import ServedTable
 
@@ -14,14 +17,17 @@ if TYPE_CHECKING:
 _ORDER = re.compile(r"hotdelta release URL \d+\.\d+")
 
 
-def version_document(status: LoaderStatus, *, model: str | None = None) -> dict[str, Any]:
-    """`model`: what orders have to name, where there are several."""
+def version_document(
+    status: LoaderStatus, *, model: str | None = None, stores: Sequence[MirrorStatus] = ()
+) -> dict[str, Any]:
+    """`model`: what orders have to name, where there are several. `stores`: where it comes from, if not from here."""
     return {
         "model_name": status.model_name,
         "export_version": status.export_version,
         "takes_deltas": status.is_incremental,
         "position": _text(status.node),
         "state_id": status.node.state_id if status.node else None,
+        "digest": status.digest,
         "step": status.step,
         "base_full": _text(status.base_full),
         "deltas_since_full": status.deltas_since_full,
@@ -33,6 +39,7 @@ def version_document(status: LoaderStatus, *, model: str | None = None) -> dict[
         "pinned": _text(status.pinned),
         "orders_survive_restart": status.are_orders_kept,
         "commits_behind": status.commits_behind,
+        "held_back": {"commits": status.held_back, "reason": status.silent_leader or None},
         "undo": {"deltas": status.undo_depth, "bytes": status.undo_bytes},
         "is_ready": status.is_ready,
         "updates": status.updates,
@@ -49,6 +56,25 @@ def version_document(status: LoaderStatus, *, model: str | None = None) -> dict[
             for item in status.quarantined
         ],
         "refused": [{"file": item.name, "reason": item.reason} for item in status.refused],
+        "stores": [_store(store) for store in stores],
+    }
+
+
+def _store(store: MirrorStatus) -> dict[str, Any]:
+    silent = None if store.answered_at is None else round(max(0.0, time.time() - store.answered_at), 3)
+    return {
+        "address": store.address,
+        "is_reached": store.is_reached,
+        "answered_at": _time(store.answered_at),
+        "seconds_since_answer": silent,
+        "problem": store.problem or None,
+        "newest": _text(store.newest),
+        "fetched_bytes": store.fetched_bytes,
+        "fetched_commits": store.fetched_commits,
+        "fetched_exports": store.fetched_exports,
+        "failures": store.failures,
+        "damaged": list(store.damaged),
+        "local_bytes": store.local_bytes,
     }
 
 
@@ -86,7 +112,8 @@ def _last_update(lag: Lag) -> dict[str, Any]:
         "lag_ms": {
             "event_to_trained": _span_ms(lag.event_at, lag.trained_at),
             "trained_to_committed": _span_ms(lag.trained_at, lag.committed_at),
-            "committed_to_seen": _span_ms(lag.committed_at, lag.seen_at),
+            "fetch": _span_ms(lag.committed_at, lag.arrived_at),
+            "committed_to_seen": _span_ms(lag.arrived_at or lag.committed_at, lag.seen_at),
             "verify": round(lag.verify_ms, 3),
             "stage": round(lag.stage_ms, 3),
             "preimage": round(lag.preimage_ms, 3),

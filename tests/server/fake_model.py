@@ -82,8 +82,21 @@ class FakeModel:
             tables=(ServedTable("items", 100, (4,), "float32"),),
         )
 
+    @property
+    def export(self) -> tuple[str, int] | None:
+        status = self.status()
+        if status.model_name is None or status.export_version is None:
+            return None
+        return status.model_name, status.export_version
+
     def commits(self, newest: int) -> tuple[Manifest, ...]:
         return ()
+
+    def predict_at_once(
+        self, signature: str, feeds: Mapping[str, Array]
+    ) -> tuple[Mapping[str, Array], Version] | None:
+        """Always in the middle of an update, as it seems."""
+        return None
 
     def predict(self, signature: str, feeds: Mapping[str, Array]) -> tuple[Mapping[str, Array], Version]:
         self.is_asked.set()

@@ -182,7 +182,8 @@ def test_flags_that_say_two_things_are_refused(flags: dict[str, Any], problem: s
     [
         ("HOTDELTA_MODEL", "a", "write NAME=EXPORT_DIR,RUN_DIR, or NAME=EXPORT_DIR"),
         ("HOTDELTA_MODEL", "a=b,c,d", "write NAME=EXPORT_DIR,RUN_DIR"),
-        ("HOTDELTA_MODEL", "a=gs://bucket/run", "an address"),
+        ("HOTDELTA_MODEL", "a=ftp://bucket/run", "no address of a store"),
+        ("HOTDELTA_MODEL", "a=s3://bucket/run?secret_access_key=x", "credentials in it"),
         ("HOTDELTA_LABEL", "prod", "write LABEL=MODEL"),
     ],
 )
@@ -210,13 +211,18 @@ def test_every_setting_of_a_model_may_stand_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("k" * 32)
     said = {
         "export_dir": "'export'",
-        "checkpoint_dir": "'run'",
+        "checkpoint_dir": "'s3://bucket/run'",
+        "orders_key_file": "'key'",
         "polling_only": "true",
         "sanity": "[]",
         "pin": "'1.1'",
         "state_dir": "'state'",
+        "tensorboard_dir": "'logs'",
         "signing_key_file": "'key'",
         "probe": "'probe'",
+        "behind_server": "'http://canary:8000'",
+        "mirror_dir": "'mirror'",
+        "mirror_bytes": "1048576",
     }
     (tmp_path / "probe").write_text('{"max_change": 1}\n{"instance": {"x": 1}}')
     known = [setting.name for setting in fields(ModelSettings) if setting.name != "model_name"]

@@ -8,7 +8,7 @@ const BARS = 60;
 // What follows each other in an update, as few groups as one can tell apart, and their colors (Okabe and Ito).
 export const GROUPS = [
   { label: "write", stages: ["trained_to_committed"], color: "#0072b2" },
-  { label: "notice", stages: ["committed_to_seen"], color: "#56b4e9" },
+  { label: "notice", stages: ["fetch", "committed_to_seen"], color: "#56b4e9" },
   { label: "check", stages: ["verify", "sanity", "probe"], color: "#009e73" },
   { label: "prepare", stages: ["stage", "preimage"], color: "#e69f00" },
   { label: "gate and apply", stages: ["gate_wait", "apply"], color: "#d55e00" },

@@ -3,16 +3,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
+import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hotdelta.errors import DeadlineError, NotReadyError, OverloadedError, PredictionError, RequestError
+from loader.model.served import Version
 from server.predict.batching import Answer, Batcher
+from server.predict.pace import Pace
+from server.served_model import Array
 from tests.server.fake_model import FakeModel
 
 LIMIT_SECONDS = 60.0
@@ -27,7 +33,7 @@ async def batching(model: FakeModel, **options: Any) -> AsyncIterator[Batcher]:
         "workers": 1,
         "timeout_seconds": LIMIT_SECONDS,
     }
-    batcher = Batcher(model.predict, **{**defaults, **options})
+    batcher = Batcher(model.predict, model.predict_at_once, **{**defaults, **options})
     batcher.start()
     try:
         yield batcher
@@ -231,7 +237,13 @@ def test_an_answer_for_nobody_does_no_harm() -> None:
     """The event loop is closed when the answer comes."""
     model, loop = FakeModel(), asyncio.new_event_loop()
     batcher = Batcher(
-        model.predict, max_batch_size=8, max_rows=8, max_queue=100, workers=1, timeout_seconds=LIMIT_SECONDS
+        model.predict,
+        model.predict_at_once,
+        max_batch_size=8,
+        max_rows=8,
+        max_queue=100,
+        workers=1,
+        timeout_seconds=LIMIT_SECONDS,
     )
 
     async def ask_in_vain() -> None:
@@ -248,3 +260,174 @@ def test_an_answer_for_nobody_does_no_harm() -> None:
     batcher.stop()
     assert not batcher.is_alive()
     assert model.calls
+
+
+@dataclass
+class QuickModel(FakeModel):
+    """Answers at once, too, unless an update goes on. `at_once`: how many rows each such call had."""
+
+    is_updated: bool = False
+    at_once: list[int] = field(default_factory=list)
+
+    def predict_at_once(
+        self, signature: str, feeds: Mapping[str, Array]
+    ) -> tuple[Mapping[str, Array], Version] | None:
+        if self.is_updated:
+            return None
+        assert threading.current_thread() is threading.main_thread()
+        self.at_once.append(len(next(iter(feeds.values()))))
+        assert self.position is not None
+        return self._outputs(signature, feeds), Version(self.position, 10, 1)
+
+
+class AlwaysQuick(Pace):
+    """Whatever calls take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_quick = True
+
+    def observe_in_loop(self, seconds: float) -> None:
+        return
+
+
+async def ask_together(
+    batcher: Batcher, *questions: Coroutine[Any, Any, Answer]
+) -> list[Answer | BaseException]:
+    return await asyncio.gather(*questions, return_exceptions=True)
+
+
+def test_quick_calls_are_made_in_the_event_loop_for_all_that_it_has_read() -> None:
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model, make_pace=AlwaysQuick) as batcher:
+            answers = await ask_together(batcher, ask(batcher, 2), ask(batcher, 3, 4), ask(batcher, 5))
+
+        assert scores(answers) == [[2], [3, 4], [5]]
+        assert (model.at_once, model.calls) == ([4], [])
+
+    asyncio.run(scenario())
+
+
+def test_a_quick_call_is_not_larger_than_allowed_and_what_is_larger_goes_to_a_thread() -> None:
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model, make_pace=AlwaysQuick, max_batch_size=3) as batcher:
+            questions = [ask(batcher, 1), ask(batcher, *range(5)), ask(batcher, 2, 3), ask(batcher, 4)]
+            answers = await ask_together(batcher, *questions)
+
+        assert scores(answers) == [[1], [0, 1, 2, 3, 4], [2, 3], [4]]
+        assert (model.at_once, model.calls) == ([3, 1], [("serving_default", 5)])
+
+    asyncio.run(scenario())
+
+
+def test_while_an_update_goes_on_threads_wait_and_not_the_event_loop() -> None:
+    async def scenario() -> None:
+        model = QuickModel(is_updated=True)
+        async with batching(model, make_pace=AlwaysQuick) as batcher:
+            model.may_answer.clear()
+            asking = asyncio.create_task(ask_together(batcher, ask(batcher, 1), ask(batcher, 2)))
+            await until(model.is_asked.is_set)
+            model.may_answer.set()
+
+            assert scores(await asking) == [[1], [2]]
+        assert model.at_once == []
+
+    asyncio.run(scenario())
+
+
+def test_a_bad_request_among_quick_ones_fails_alone() -> None:
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model, make_pace=AlwaysQuick) as batcher:
+            answers = await ask_together(batcher, ask(batcher, 2), ask(batcher, 100), ask(batcher, 5))
+
+        assert scores(answers) == [[2], [5]]
+        assert isinstance(answers[1], RequestError)
+
+    asyncio.run(scenario())
+
+
+@dataclass
+class FailingSlowly(QuickModel):
+    """As one whose call waits for something that is not there."""
+
+    def predict_at_once(
+        self, signature: str, feeds: Mapping[str, Array]
+    ) -> tuple[Mapping[str, Array], Version] | None:
+        super().predict_at_once(signature, feeds)
+        time.sleep(0.02)
+        raise PredictionError("the store of features does not answer")
+
+
+def test_a_model_that_begins_to_fail_slowly_holds_up_the_event_loop_once() -> None:
+    def known_as_quick() -> Pace:
+        pace = Pace()
+        pace.is_quick = True
+        return pace
+
+    async def scenario() -> None:
+        model = FailingSlowly()
+        async with batching(model, make_pace=known_as_quick) as batcher:
+            answers = [await ask(batcher, number) for number in range(5)]
+
+        assert scores([*answers]) == [[number] for number in range(5)]
+        assert len(model.at_once) == 1
+
+    asyncio.run(scenario())
+
+
+def test_quick_answers_that_are_not_rows_are_asked_for_again_one_by_one() -> None:
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model, make_pace=AlwaysQuick) as batcher:
+            questions = [ask(batcher, number, signature="total") for number in (1, 2)]
+            answers = await ask_together(batcher, *questions)
+
+        assert [int(answer[0]["sum"]) for answer in answers if isinstance(answer, tuple)] == [1, 2]
+        assert model.calls == [("total", 1), ("total", 1)]
+
+    asyncio.run(scenario())
+
+
+def test_who_gave_up_before_his_turn_costs_no_quick_call() -> None:
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model, make_pace=AlwaysQuick) as batcher:
+            gone, stays = asyncio.create_task(ask(batcher, 1)), asyncio.create_task(ask(batcher, 2))
+            asyncio.get_running_loop().call_soon(gone.cancel)
+            assert scores([await stays]) == [[2]]
+            await asyncio.wait([gone])
+
+        assert gone.cancelled()
+        assert model.at_once == [1]
+
+    asyncio.run(scenario())
+
+
+def test_a_model_turns_out_to_be_quick_by_being_asked() -> None:
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model) as batcher:
+            assert scores([await ask(batcher, 1)]) == [[1]]
+            assert model.at_once == []
+            async with asyncio.timeout(LIMIT_SECONDS):
+                while not model.at_once:
+                    assert scores([await ask(batcher, 2)]) == [[2]]
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_stops_answers_what_was_gathered_and_refuses_what_comes() -> None:
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model, make_pace=AlwaysQuick) as batcher:
+            asking = asyncio.create_task(ask(batcher, 1))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(batcher.stop)
+            assert scores([await asking]) == [[1]]
+            with pytest.raises(NotReadyError, match="stopping"):
+                await ask(batcher, 2)
+
+    asyncio.run(scenario())
