@@ -1,7 +1,8 @@
 """The command `hotdelta`: look at a chain or at a server that follows it, and give orders. Never imports TensorFlow.
 
-`parser` knows every argument and imports nothing that takes time; each command is a module with a `run(options)`, which
-is imported when it is asked for. What they raise becomes a line on standard error and an exit code here.
+`parser` knows every argument and imports nothing that takes time; each command is a module with a `run(options)` in the
+room of what it looks at (a chain's history, its rows, servers, everything), and is imported when it is asked for. What
+they raise becomes a line on standard error and an exit code here.
 """
 
 from __future__ import annotations
@@ -23,23 +24,26 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 _MODULES = {
-    "log": "hotdelta.cli.log",
-    "chain": "hotdelta.cli.listing",
-    "show": "hotdelta.cli.show",
-    "describe": "hotdelta.cli.listing",
-    "verify": "hotdelta.cli.verify",
-    "diff": "hotdelta.cli.diff",
-    "key": "hotdelta.cli.key",
-    "compact": "hotdelta.cli.compact",
+    "log": "hotdelta.cli.history.log",
+    "chain": "hotdelta.cli.history.listing",
+    "show": "hotdelta.cli.history.show",
+    "describe": "hotdelta.cli.history.listing",
+    "verify": "hotdelta.cli.history.verify",
+    "diff": "hotdelta.cli.rows.diff",
+    "key": "hotdelta.cli.rows.key",
+    "compact": "hotdelta.cli.history.compact",
+    "copy": "hotdelta.cli.stores.copy",
     "completion": "hotdelta.cli.completion",
     "doctor": "hotdelta.cli.doctor",
-    "tail": "hotdelta.cli.tail",
-    "rollback": "hotdelta.cli.orders",
-    "pin": "hotdelta.cli.orders",
-    "resume": "hotdelta.cli.orders",
-    "release": "hotdelta.cli.orders",
-    "label": "hotdelta.cli.orders",
-    "reload": "hotdelta.cli.orders",
+    "tail": "hotdelta.cli.servers.tail",
+    "fleet": "hotdelta.cli.servers.fleet",
+    "order": "hotdelta.cli.stores.order",
+    "rollback": "hotdelta.cli.servers.orders",
+    "pin": "hotdelta.cli.servers.orders",
+    "resume": "hotdelta.cli.servers.orders",
+    "release": "hotdelta.cli.servers.orders",
+    "label": "hotdelta.cli.servers.orders",
+    "reload": "hotdelta.cli.servers.orders",
 }
 
 

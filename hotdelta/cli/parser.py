@@ -25,11 +25,22 @@ examples:
   # one full in place of thousands of deltas, when no trainer runs
   hotdelta compact run --keep-fulls 2
 
+  # a chain into a store, and from there to another machine
+  hotdelta copy run s3://models/run
+  hotdelta copy s3://models/run run
+
   # what keeps it from working?
   hotdelta doctor run
 
   # the lag of each update as it comes
   hotdelta tail http://127.0.0.1:8000
+
+  # do all replicas serve the same?
+  hotdelta fleet http://10.0.0.1:8000 http://10.0.0.2:8000
+
+  # take all servers that follow a store to a position, and let them go on later
+  hotdelta order s3://bucket/run pin 3.17
+  hotdelta order s3://bucket/run resume
 
   # take a server back by one update, and let it go on later (HOTDELTA_ADMIN_TOKEN holds its token)
   hotdelta rollback http://127.0.0.1:8000 --deltas 1
@@ -71,14 +82,17 @@ def make_parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -
         _add_key,
         _add_verify,
         _add_compact,
+        _add_copy,
         _add_chain,
         _add_describe,
     ):
         add(commands)
     _add_doctor(commands)
     _add_tail(commands)
+    _add_fleet(commands)
     for name, help_text in _ORDERS.items():
         _add_order(commands, name, help_text)
+    _add_order_to_fleet(commands)
     _add_label(commands)
     _add_reload(commands)
     _add_completion(commands)
@@ -94,7 +108,8 @@ def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "place",
         metavar="DIR|URL",
-        help="the checkpoint directory of a trainer, or a server, for example http://127.0.0.1:8000",
+        help="the checkpoint directory of a trainer, where it publishes to (s3://bucket/run), or a server, for example "
+        "http://127.0.0.1:8000",
     )
     command.add_argument(
         "-n", "--limit", type=_at_least(1), metavar="N", help="only the newest N positions (default: all)"
@@ -106,7 +121,7 @@ def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 def _add_show(commands: _Commands[argparse.ArgumentParser]) -> None:
     command = _add(commands, "show", "one commit: parent, children, state, schema, tables and files")
-    _add_directory(command)
+    _add_chain_place(command)
     command.add_argument(
         "position", metavar="POSITION", nargs="?", help="for example 3.17 (default: the newest)"
     )
@@ -119,7 +134,7 @@ def _add_diff(commands: _Commands[argparse.ArgumentParser]) -> None:
         "diff",
         "what differs between two positions: rows by table, largest changes, keys come and gone",
     )
-    _add_directory(command)
+    _add_chain_place(command)
     command.add_argument("first", metavar="A", help="a position, for example 3.16")
     command.add_argument("second", metavar="B", nargs="?", help="another one (default: the newest)")
     command.add_argument("--table", metavar="KEY", help="only this table")
@@ -145,7 +160,7 @@ def _add_key(commands: _Commands[argparse.ArgumentParser]) -> None:
         "key",
         "the life of one key, or of one row: when it came, in which deltas it changed, when it went",
     )
-    _add_directory(command)
+    _add_chain_place(command)
     command.add_argument(
         "table", metavar="TABLE", help="a table, as `describe` lists it, or what its name begins with"
     )
@@ -165,7 +180,7 @@ def _add_verify(commands: _Commands[argparse.ArgumentParser]) -> None:
     command = _add(
         commands, "verify", "check the digest of every file, and whether the newest position can be reached"
     )
-    _add_directory(command)
+    _add_chain_place(command)
     _add_json(command)
 
 
@@ -188,13 +203,34 @@ def _add_compact(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_json(command)
 
 
+def _add_copy(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "copy",
+        "a chain to another directory or store: verified, and resumed where it was interrupted",
+    )
+    command.add_argument(
+        "source", metavar="A", help="a checkpoint directory, or an address (s3://bucket/run)"
+    )
+    command.add_argument(
+        "target", metavar="B", help="another one, which may be empty, or be such a copy already"
+    )
+    command.add_argument(
+        "--delete",
+        action="store_true",
+        dest="is_deleting",
+        help="then delete from B what A does not have (default: delete nothing)",
+    )
+    _add_json(command)
+
+
 def _add_chain(commands: _Commands[argparse.ArgumentParser]) -> None:
     command = _add(
         commands,
         "chain",
         "list every full and delta, newest last: kind, position, parent, step, rows, bytes, age",
     )
-    _add_directory(command)
+    _add_chain_place(command)
 
 
 def _add_describe(commands: _Commands[argparse.ArgumentParser]) -> None:
@@ -210,10 +246,12 @@ def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:
     command = _add(
         commands,
         "doctor",
-        "what keeps this machine and a directory, or a running server, from working, and what to do",
+        "what keeps this machine and a directory, a store or a running server from working, and what to do",
     )
     command.add_argument(
-        "place", metavar="DIR|URL", help="the checkpoint directory of a trainer, or a server"
+        "place",
+        metavar="DIR|URL",
+        help="the checkpoint directory of a trainer, here or in a store (s3://bucket/run), or a server",
     )
     command.add_argument(
         "--write",
@@ -248,6 +286,28 @@ def _add_tail(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_json(command, "a JSON document for each update, in a line of its own")
 
 
+def _add_fleet(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands, "fleet", "several servers beside each other: who serves what, who is behind, who differs"
+    )
+    command.add_argument(
+        "urls",
+        metavar="URL",
+        nargs="+",
+        help="servers, for example http://10.0.0.1:8000 http://10.0.0.2:8000",
+    )
+    command.add_argument(
+        "--late-after",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="who is further behind is late, which is not in order (default: 60)",
+    )
+    _add_access(command, _FOR_READING)
+    _add_model(command)
+    _add_json(command)
+
+
 def _add_order(commands: _Commands[argparse.ArgumentParser], name: str, help_text: str) -> None:
     command = _add(commands, name, help_text)
     _add_url(command)
@@ -279,6 +339,33 @@ def _position(text: str) -> str:
         return str(Position.parse(text))
     except HotdeltaError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _add_order_to_fleet(commands: _Commands[argparse.ArgumentParser]) -> None:
+    command = _add(
+        commands,
+        "order",
+        "what all servers that follow a store are told; or tell them: pin POSITION, or resume",
+    )
+    command.add_argument("store", metavar="STORE", help="for example s3://bucket/run")
+    command.add_argument(
+        "verb",
+        metavar="VERB",
+        nargs="?",
+        choices=("pin", "resume"),
+        help="pin: go to a position and stay there; resume: follow again (default: show the orders)",
+    )
+    _add_ordered_position(command, "for pin (default: the newest in the store)", is_required=False)
+    command.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the key that signs orders (default: the file that HOTDELTA_ORDERS_KEY_FILE names)",
+    )
+    command.add_argument(
+        "--by", dest="given_by", metavar="NAME", help="who gives the order (default: the name of the user)"
+    )
+    _add_json(command)
 
 
 def _add_label(commands: _Commands[argparse.ArgumentParser]) -> None:
@@ -315,6 +402,14 @@ def _add(commands: _Commands[argparse.ArgumentParser], name: str, help_text: str
 
 def _add_directory(command: argparse.ArgumentParser) -> None:
     command.add_argument("directory", metavar="DIR", help="the checkpoint directory of the trainer")
+
+
+def _add_chain_place(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "directory",
+        metavar="DIR|URL",
+        help="the checkpoint directory of the trainer, or where it publishes to (s3://bucket/run)",
+    )
 
 
 def _add_url(command: argparse.ArgumentParser) -> None:

@@ -26,8 +26,9 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 def usage_of(command: argparse.ArgumentParser) -> str:
     """Its name and what follows without a dash, as a usage line writes it."""
+    shapes = {"?": "[{}]", "+": "{}..."}
     given = [
-        f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar)
+        shapes.get(str(action.nargs), "{}").format(action.metavar)
         for action in command._actions
         if not action.option_strings
     ]

@@ -1,7 +1,7 @@
-"""`hotdelta doctor DIR|URL`: what keeps, or could keep, this machine, this directory or that server from working.
+"""`hotdelta doctor DIR|URL`: what keeps, or could keep, this machine, this directory, store or server from working.
 
-Each check says what was found and what to do. Nothing is written unless --write asks for it, no lock is taken, and a
-trainer or server that runs does not notice.
+Each check says what was found and what to do. Nothing is written unless --write asks for it (to a store a few small
+objects beside the chain, which are deleted again), no lock is taken, and a trainer or server that runs does not notice.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from hotdelta.cli.doctor import machine, run_directory, server, versions
+from hotdelta.cli.doctor import machine, run_directory, server, store, versions
 from hotdelta.cli.doctor.check import Check, Verdict
-from hotdelta.cli.opened_chain import require_directory
+from hotdelta.cli.history.opened_chain import require_directory
 from hotdelta.cli.output import Cell, print_json, print_table
-from hotdelta.cli.server_http import is_url
+from hotdelta.cli.servers.http import is_url
+from hotdelta.remote.stores.address import is_address
 
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
 
@@ -31,6 +32,9 @@ def run(options: argparse.Namespace) -> int:
 def _checks(options: argparse.Namespace) -> Iterable[Check]:
     if is_url(options.place):
         yield from server.checks(options.place, options)
+        return
+    if is_address(options.place):
+        yield from store.checks(options.place)
         return
     directory = require_directory(options.place)
     yield from versions.checks()

@@ -9,8 +9,8 @@ from typing import Any
 
 import hotdelta
 from hotdelta.cli.doctor.check import Check, failure, ok, warning
-from hotdelta.cli.server_http import ServerHttp
-from hotdelta.cli.server_status import Status, open_server, read_models, read_status, show_behind
+from hotdelta.cli.servers.http import ServerHttp
+from hotdelta.cli.servers.status import Status, open_server, read_models, read_status, show_behind
 from hotdelta.errors import HotdeltaError
 
 _MAX_SHOWN = 3

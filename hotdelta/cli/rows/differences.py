@@ -14,7 +14,7 @@ from hotdelta.chain.format.key_index import items_of
 from hotdelta.chain.history.state_index import TensorType
 from hotdelta.chain.history.state_pieces import Array
 from hotdelta.chain.history.state_reader import StateReader
-from hotdelta.cli.stored_tables import as_floats
+from hotdelta.cli.rows.stored_tables import as_floats
 
 _SLICE_BYTES = 16 * 1024 * 1024
 

@@ -9,7 +9,7 @@ import pytest
 
 from hotdelta.chain import Scanner
 from hotdelta.chain.format import names
-from hotdelta.cli.stored_tables import id_of_row, row_of_id
+from hotdelta.cli.rows.stored_tables import id_of_row, row_of_id
 from tests.chain.key_table_chain import KeyTableChain
 from tests.chain.table_chain import TABLE, TableChain
 from tests.cli.conftest import Run

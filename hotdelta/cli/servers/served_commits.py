@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotdelta.chain import Position
-from hotdelta.cli.history import ASCII, UNICODE, draw_graph
+from hotdelta.cli.graph import ASCII, UNICODE, draw_graph
 from hotdelta.cli.output import Cell, Row, format_age, format_bytes, has_unicode, print_table
-from hotdelta.cli.server_http import ServerHttp
+from hotdelta.cli.servers.http import ServerHttp
 from hotdelta.errors import ManifestError, RequestError
 
 _EVENTS = "/dashboard/events"

@@ -11,9 +11,9 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from hotdelta.cli.access import ADMIN_TOKEN_VARIABLE, access_for_orders
 from hotdelta.cli.output import print_json, warn
-from hotdelta.cli.server_http import ServerHttp, path_of, require_ok
+from hotdelta.cli.servers.access import ADMIN_TOKEN_VARIABLE, access_for_orders
+from hotdelta.cli.servers.http import ServerHttp, path_of, require_ok
 from hotdelta.errors import ConfigurationError, RequestError
 
 TIMEOUT_SECONDS = 150.0

@@ -13,7 +13,7 @@ from hotdelta.chain import Position
 from hotdelta.chain.format import names
 from hotdelta.chain.history.state import find_state
 from hotdelta.chain.history.state_reader import StateReader
-from hotdelta.cli import differences
+from hotdelta.cli.rows import differences
 from tests.chain.key_table_chain import ROWS, KeyTableChain
 from tests.chain.table_chain import BIAS, SLOT, TABLE, TableChain
 from tests.cli.conftest import Run

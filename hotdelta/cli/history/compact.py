@@ -10,7 +10,7 @@ from hotdelta.chain.history.signing import trusted_listing
 from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.chain.store.compaction import compact
-from hotdelta.cli.opened_chain import OpenedChain, open_chain
+from hotdelta.cli.history.opened_chain import OpenedChain, open_chain
 from hotdelta.cli.output import byte_progress, format_bytes, print_json
 from hotdelta.errors import ChainError, DirectoryBusyError
 from hotdelta.logs import counted

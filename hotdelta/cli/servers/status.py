@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotdelta.cli.access import access_for_reading
 from hotdelta.cli.output import Cell, Row, format_bytes, print_fields, print_json, print_table
-from hotdelta.cli.server_commits import print_commits, read_commits
-from hotdelta.cli.server_http import ServerHttp, path_of, require_ok
+from hotdelta.cli.servers.access import access_for_reading
+from hotdelta.cli.servers.http import ServerHttp, path_of, require_ok
+from hotdelta.cli.servers.served_commits import print_commits, read_commits
 from hotdelta.logs import counted
 
 TIMEOUT_SECONDS = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from hotdelta.cli.history import Entry
+from hotdelta.cli.history.history import Entry
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:

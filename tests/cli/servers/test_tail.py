@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hotdelta.chain import Position
-from hotdelta.cli.server_http import ServerHttp
-from hotdelta.cli.tail import Feed, LineView, Seen, TableView, follow
+from hotdelta.cli.servers.http import ServerHttp
+from hotdelta.cli.servers.tail import Feed, LineView, Seen, TableView, follow
 from hotdelta.errors import RequestError
 from loader import Lag
 from loader.status import LoaderStatus

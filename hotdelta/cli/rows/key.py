@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotdelta.chain.format.text_key import key_of_text
-from hotdelta.cli.commits import iso_time
-from hotdelta.cli.history import History, read_history
-from hotdelta.cli.key_life import Event, KeyLife, RowLife, What, longest_line, read_life
-from hotdelta.cli.opened_chain import OpenedChain, open_chain
+from hotdelta.cli.history.commits import iso_time
+from hotdelta.cli.history.history import History, read_history
+from hotdelta.cli.history.opened_chain import OpenedChain, opened_chain
 from hotdelta.cli.output import Cell, Row, byte_progress, format_age, print_json, print_table, warn
-from hotdelta.cli.stored_tables import find_table, key_tables, roles_of, row_of_id
+from hotdelta.cli.rows.key_life import Event, KeyLife, RowLife, What, longest_line, read_life
+from hotdelta.cli.rows.stored_tables import find_table, key_tables, roles_of, row_of_id
 from hotdelta.errors import ChainError, ConfigurationError
 from hotdelta.logs import counted
 
@@ -26,13 +26,17 @@ _KEY_LIMIT = 2**63
 
 def run(options: argparse.Namespace) -> int:
     """1 when no commit has the key."""
-    chain = open_chain(options.directory)
+    with opened_chain(options.directory) as chain:
+        return _tell_life(chain, options)
+
+
+def _tell_life(chain: OpenedChain, options: argparse.Namespace) -> int:
     history = read_history(chain.listing)
     if history.way.target is None:
-        raise ChainError(f"nothing in {chain.directory} can be read", hint="see: hotdelta verify")
+        raise ChainError(f"nothing in {chain.place} can be read", hint="see: hotdelta verify")
     line = longest_line(history.entries, history.way.target)
     table, key, follower = _find_follower(chain, history, options)
-    roles = roles_of(chain.directory, line.manifests[-1], table)
+    roles = roles_of(chain.schema_of(line.manifests[-1]), line.manifests[-1], table)
     total = sum(file.bytes for manifest in line.manifests for file in manifest.files if file.role in roles)
     with byte_progress("read", total) as progress:
         events = list(read_life(chain, line, follower, roles=roles, on_read=progress.add))
@@ -52,7 +56,7 @@ def _find_follower(
 ) -> tuple[str, int, RowLife | KeyLife]:
     """The table, the key as it is stored, and what follows it. Raises ConfigurationError."""
     newest = next(entry.manifest for entry in history.entries if entry.node == history.way.target)
-    keyed = {table.rows: table for table in key_tables(chain.directory, newest)}
+    keyed = {table.rows: table for table in key_tables(chain.schema_of(newest), newest)}
     indexes = {table.index for table in keyed.values()}
     table = find_table(tuple(key for key in newest.tables if key not in indexes), options.table)
     record = newest.tables[table]

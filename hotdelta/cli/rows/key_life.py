@@ -15,9 +15,9 @@ from hotdelta.chain.bundle.reader import BundleRows
 from hotdelta.chain.format import names
 from hotdelta.chain.format.key_index import PLACES
 from hotdelta.chain.history.state_pieces import Array
-from hotdelta.cli.history import Entry
-from hotdelta.cli.opened_chain import OpenedChain
-from hotdelta.cli.stored_tables import Floats, as_floats
+from hotdelta.cli.history.history import Entry
+from hotdelta.cli.history.opened_chain import OpenedChain
+from hotdelta.cli.rows.stored_tables import Floats, as_floats
 from hotdelta.errors import ChainError
 
 Integers = npt.NDArray[np.int64]
@@ -88,10 +88,11 @@ def read_life(
 ) -> Iterator[Event]:
     """`roles`: of the files that are read. Raises DamagedError for a commit that is not what its manifest says."""
     for manifest in line.manifests:
-        verify(chain.directory, manifest, roles=roles, on_read=on_read)
-        directory = directory_of(chain.directory, manifest.kind)
-        with BundleRows(directory / manifest.prefix) as bundle:
-            yield from follower.read(manifest, bundle)
+        with chain.files_of((manifest,), roles=roles) as run_dir:
+            verify(run_dir, manifest, roles=roles, on_read=on_read)
+            directory = directory_of(run_dir, manifest.kind)
+            with BundleRows(directory / manifest.prefix) as bundle:
+                yield from follower.read(manifest, bundle)
 
 
 class RowLife:

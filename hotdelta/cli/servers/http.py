@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from hotdelta.cli.access import READING_TOKEN_VARIABLE, Access
+from hotdelta.cli.servers.access import READING_TOKEN_VARIABLE, Access
 from hotdelta.errors import ConfigurationError, RequestError
 
 _HOW_TO_WRITE = "write http://HOST:PORT, as the server prints it"

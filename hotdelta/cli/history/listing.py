@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from hotdelta.chain import Kind, Listing, Manifest, TableRecord
-from hotdelta.cli.opened_chain import OpenedChain, open_chain
+from hotdelta.cli.history.opened_chain import OpenedChain, open_chain, opened_chain
 from hotdelta.cli.output import format_age, format_bytes, print_table
 from hotdelta.errors import ChainError
 from hotdelta.io.contents import describe_directory
@@ -18,8 +18,10 @@ _COLUMNS = ("kind", "position", "parent", "step", "rows", "bytes", "age")
 
 def run(options: argparse.Namespace) -> int:
     """1 when a manifest is refused."""
-    chain = open_chain(options.directory)
-    return _show_chain(chain) if options.command == "chain" else _describe(chain)
+    if options.command == "describe":
+        return _describe(open_chain(options.directory))
+    with opened_chain(options.directory) as chain:
+        return _show_chain(chain)
 
 
 def _describe(chain: OpenedChain) -> int:

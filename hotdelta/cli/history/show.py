@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from hotdelta.chain import Manifest, TableRecord
-from hotdelta.cli.commits import entry_document, iso_time
-from hotdelta.cli.history import Entry, read_history
-from hotdelta.cli.opened_chain import open_chain
+from hotdelta.cli.history.commits import entry_document, iso_time
+from hotdelta.cli.history.history import Entry, read_history
+from hotdelta.cli.history.opened_chain import OpenedChain, opened_chain
 from hotdelta.cli.output import Cell, format_age, format_bytes, print_fields, print_json, print_table
 
 _TABLE_HEADER = ("table", "shape", "dtype", "tracking", "rows changed", "share", "keys")
@@ -17,7 +17,11 @@ _FILE_HEADER = ("file", "role", "bytes", "blake3")
 
 
 def run(options: argparse.Namespace) -> int:
-    chain = open_chain(options.directory)
+    with opened_chain(options.directory) as chain:
+        return _show(chain, options)
+
+
+def _show(chain: OpenedChain, options: argparse.Namespace) -> int:
     position = chain.position(options.position)
     chain.commits_at(position)
     entry = next(e for e in read_history(chain.listing).entries if e.position == position)

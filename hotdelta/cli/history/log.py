@@ -7,10 +7,10 @@ import sys
 import time
 from typing import Any
 
-from hotdelta.cli import server_status
-from hotdelta.cli.commits import entry_document
-from hotdelta.cli.history import ASCII, UNICODE, Entry, History, Standing, draw_graph, read_history
-from hotdelta.cli.opened_chain import OpenedChain, open_chain
+from hotdelta.cli.graph import ASCII, UNICODE, draw_graph
+from hotdelta.cli.history.commits import entry_document
+from hotdelta.cli.history.history import Entry, History, Standing, read_history
+from hotdelta.cli.history.opened_chain import OpenedChain, opened_chain
 from hotdelta.cli.output import (
     Cell,
     Row,
@@ -21,7 +21,8 @@ from hotdelta.cli.output import (
     print_table,
     warn,
 )
-from hotdelta.cli.server_http import is_url
+from hotdelta.cli.servers import status
+from hotdelta.cli.servers.http import is_url
 from hotdelta.logs import counted
 
 _STYLES = {
@@ -36,9 +37,9 @@ _HEADER = ("", "position", "kind", "age", "step", "rows", "bytes", "state")
 def run(options: argparse.Namespace) -> int:
     """1 when a manifest is refused, or a hole keeps servers from the newest position."""
     if is_url(options.place):
-        return server_status.log(options)
-    chain = open_chain(options.place)
-    history = read_history(chain.listing)
+        return status.log(options)
+    with opened_chain(options.place) as chain:
+        history = read_history(chain.listing)
     if options.is_json:
         print_json(_document(chain, history, options.limit))
     else:
@@ -95,7 +96,7 @@ def _state(entry: Entry) -> str:
 def _document(chain: OpenedChain, history: History, limit: int | None) -> dict[str, Any]:
     way = history.way
     return {
-        "directory": str(chain.directory),
+        "directory": chain.place,
         "newest": str(way.target) if way.target is not None else None,
         "problem": str(way.problem) if way.problem is not None else None,
         "commits": [entry_document(entry) for entry in history.entries[:limit]],

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from hotdelta.chain import Manifest, Position, TableRecord
 from hotdelta.chain.format import names
-from hotdelta.chain.history.state import ChainState, find_state
+from hotdelta.chain.history.state import ChainState, find_state, peek_state
 from hotdelta.chain.history.state_reader import StateReader
-from hotdelta.cli.differences import Difference, RowChange, compare, compare_keys
-from hotdelta.cli.history import read_history
-from hotdelta.cli.opened_chain import OpenedChain, open_chain
+from hotdelta.cli.history.history import read_history
+from hotdelta.cli.history.opened_chain import OpenedChain, opened_chain
 from hotdelta.cli.output import Cell, Row, byte_progress, print_json, print_table
-from hotdelta.cli.stored_tables import find_table, id_of_row, key_tables, roles_of, served_keys
+from hotdelta.cli.rows.differences import Difference, RowChange, compare, compare_keys
+from hotdelta.cli.rows.stored_tables import find_table, id_of_row, key_tables, roles_of, served_keys
 from hotdelta.errors import ChainError
 from hotdelta.logs import counted
 
@@ -42,17 +44,8 @@ class _Sides:
 
 
 def run(options: argparse.Namespace) -> int:
-    chain = open_chain(options.directory)
-    first, second = chain.position(options.first), chain.position(options.second)
-    newest = chain.commits_at(second)[-1]
-    table: str | None = None
-    roles: Sequence[str] = names.ROLES if options.is_all else names.SERVING_ROLES
-    if options.table is not None:
-        table = find_table(_tables(chain, newest), options.table)
-        roles = roles_of(chain.directory, newest, table)
-    old, new = (_state_at(chain, position, roles) for position in (first, second))
-    sides = _Sides(old, new, _count_deltas(chain, old, new))
-    found = _compare(sides, table=table, top=options.top, is_all=options.is_all)
+    with opened_chain(options.directory) as chain:
+        sides, found = _diff(chain, options)
     if options.is_json:
         print_json(_document(sides, found))
     else:
@@ -60,17 +53,48 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(chain: OpenedChain, newest: Manifest) -> tuple[str, ...]:
+def _diff(chain: OpenedChain, options: argparse.Namespace) -> tuple[_Sides, list[Difference]]:
+    first, second = chain.position(options.first), chain.position(options.second)
+    newest = chain.commits_at(second)[-1]
+    schema_dir = chain.schema_of(newest)
+    table: str | None = None
+    # Without a schema it is not known what only a trainer needs, so all of it is compared.
+    is_all = options.is_all or served_keys(schema_dir, newest) is None
+    roles: Sequence[str] = names.ROLES if is_all else names.SERVING_ROLES
+    if options.table is not None:
+        table = find_table(_tables(schema_dir, newest), options.table)
+        roles = roles_of(schema_dir, newest, table)
+    with ExitStack() as stack:
+        old, new = (stack.enter_context(_state_at(chain, at, roles)) for at in (first, second))
+        sides = _Sides(old, new, _count_deltas(chain, old, new))
+        return sides, _compare(sides, table=table, top=options.top, is_all=options.is_all)
+
+
+def _tables(schema_dir: Path, newest: Manifest) -> tuple[str, ...]:
     """Those with rows of their own: an index belongs to its table."""
-    indexes = {item.index for item in key_tables(chain.directory, newest)}
+    indexes = {item.index for item in key_tables(schema_dir, newest)}
     return tuple(key for key in newest.tables if key not in indexes)
 
 
-def _state_at(chain: OpenedChain, position: Position, roles: Sequence[str]) -> ChainState:
-    state = find_state(chain.directory, listing=chain.listing, position=position, roles=roles)
+@contextmanager
+def _state_at(chain: OpenedChain, position: Position, roles: Sequence[str]) -> Iterator[ChainState]:
+    with chain.files_of(_way_to(chain, position), roles=roles) as directory:
+        state = find_state(directory, listing=chain.listing, position=position, roles=roles)
+        if state is None:
+            raise ChainError(f"{chain.place} holds nothing that can be read")
+        yield state
+
+
+def _way_to(chain: OpenedChain, position: Position) -> tuple[Manifest, ...]:
+    """What has to be brought from a store; of a directory all is there, and damage is gone around."""
+    if chain.store is None:
+        return ()
+    chain.commits_at(position)
+    until = tuple(manifest for manifest in chain.listing.manifests if manifest.position <= position)
+    state = peek_state(chain.directory, listing=replace(chain.listing, manifests=until))
     if state is None:
-        raise ChainError(f"{chain.directory} holds nothing that can be read")
-    return state
+        raise ChainError(f"no full leads to {position} in {chain.place}", hint="see: hotdelta verify")
+    return state.manifests
 
 
 def _count_deltas(chain: OpenedChain, old: ChainState, new: ChainState) -> int | None:

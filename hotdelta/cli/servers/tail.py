@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from hotdelta.cli.output import Cell, Row, format_bytes, format_rows, rich_table, warn
-from hotdelta.cli.server_http import ServerHttp
-from hotdelta.cli.server_status import (
+from hotdelta.cli.servers.http import ServerHttp
+from hotdelta.cli.servers.status import (
     Status,
     open_server,
     read_status,
@@ -40,7 +40,7 @@ _SHOWN_UPDATES = 20
 _STAGES = (
     ("train", ("event_to_trained",)),
     ("commit", ("trained_to_committed",)),
-    ("see", ("committed_to_seen",)),
+    ("see", ("fetch", "committed_to_seen")),
     ("ready", ("verify", "stage", "preimage", "sanity")),
     ("gate", ("gate_wait",)),
     ("apply", ("apply", "probe")),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import Manifest, Node, plan, verify
-from hotdelta.cli.listing import print_growing
-from hotdelta.cli.opened_chain import OpenedChain, open_chain
+from hotdelta.chain import Manifest, Node, plan
+from hotdelta.cli.history.listing import print_growing
+from hotdelta.cli.history.opened_chain import OpenedChain, opened_chain
 from hotdelta.cli.output import byte_progress, print_json
 from hotdelta.errors import DamagedError
 from hotdelta.logs import counted
@@ -42,8 +42,8 @@ class Verdict:
 
 def run(options: argparse.Namespace) -> int:
     """1 when anything is damaged, missing or refused."""
-    chain = open_chain(options.directory)
-    verdict = judge(chain)
+    with opened_chain(options.directory) as chain:
+        verdict = judge(chain)
     if options.is_json:
         print_json(_document(chain, verdict))
     else:
@@ -59,7 +59,7 @@ def judge(chain: OpenedChain) -> Verdict:
     with byte_progress("checked", sum(manifest.total_bytes for manifest in listing.manifests)) as progress:
         for manifest in listing.manifests:
             try:
-                verify(chain.directory, manifest, on_read=progress.add)
+                chain.verify(manifest, on_read=progress.add)
             except DamagedError as error:
                 problems.append(Problem(error.message, error.path))
             else:
@@ -89,7 +89,7 @@ def _count_files(chain: OpenedChain) -> int:
 
 def _document(chain: OpenedChain, verdict: Verdict) -> dict[str, Any]:
     return {
-        "directory": str(chain.directory),
+        "directory": chain.place,
         "is_in_order": verdict.is_in_order,
         "newest": str(verdict.target) if verdict.target is not None else None,
         "commits": len(chain.listing.manifests),

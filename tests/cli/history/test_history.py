@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hotdelta.chain import Listing, Manifest
-from hotdelta.cli.history import ASCII, Standing, draw_graph, read_history
+from hotdelta.cli.graph import ASCII, draw_graph
+from hotdelta.cli.history.history import Standing, read_history
 from tests.chain.manifests import delta, full
 
 LINE = (full("1.1"), delta("1.2", "1.1"), delta("1.3", "1.2"))
