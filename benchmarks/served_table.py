@@ -133,6 +133,9 @@ class TableTrainer:
     def commit(self) -> None:
         self._writer.save()
 
+    def commit_full(self) -> None:
+        self._writer.save_full()
+
     def write_rows(self, count: int) -> None:
         ids = np.sort(self._random.choice(self.rows, count, replace=False))
         values = self._random.random((count, COLUMNS), np.float32)
