@@ -21,7 +21,7 @@ FROM python:3.11-slim
 # Modules are compiled already: the root may be read-only.
 ENV PATH=/opt/hotdelta/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TF_CPP_MIN_LOG_LEVEL=2
 RUN useradd --create-home --uid 10001 hotdelta \
-    && install --directory --owner hotdelta --group hotdelta /data/run /data/export /data/state
+    && install --directory --owner hotdelta --group hotdelta /data/run /data/export /data/spool /data/mirror /data/state
 COPY --from=build /opt/hotdelta /opt/hotdelta
 COPY examples /home/hotdelta/examples
 # By its number: Kubernetes refuses a name where it has to know that it is not root.

@@ -1,4 +1,4 @@
-"""The containers of docker-compose.yml and deploy/kubernetes, as far as they run our image."""
+"""The containers of the compose files and of the files for Kubernetes, as far as they run our image."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from typing import Any
 
 import yaml
 
+from tests.deploy.kustomized import rendered
+
 ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+COMPOSE_STORE = ROOT / "deploy" / "docker-compose.store.yml"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
+KUBERNETES_STORE = ROOT / "deploy" / "kubernetes-object-store"
 IMAGE = "hotdelta"
 TEMPORARY = "/tmp"  # noqa: S108 - of the container alone
 # Not for every cluster: it needs the Prometheus operator.
 BESIDE = {"kustomization.yaml", "servicemonitor.yaml"}
 
+_VARIABLE = re.compile(r"\$\((\w+)\)")
 _URL = re.compile(r"http://127\.0\.0\.1:(\d+)(/\w+)")
 
 
@@ -37,6 +43,14 @@ class Container:
         return self.name
 
     @property
+    def deployment(self) -> str:
+        return self.name.split()[0]
+
+    @property
+    def uses_a_store(self) -> bool:
+        return self.deployment.endswith("-store")
+
+    @property
     def program(self) -> str:
         """`server`, `exporter`, or the module that Python runs."""
         return self.command[2] if self.command[:2] == ["python", "-m"] else self.command[0]
@@ -46,41 +60,45 @@ class Container:
         return self.command[3:] if self.command[:2] == ["python", "-m"] else self.command[1:]
 
 
-def compose() -> dict[str, Any]:
-    document: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+def compose(file: Path = COMPOSE) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load(file.read_text())
     return document
 
 
-def our_services() -> dict[str, Any]:
-    return {name: service for name, service in compose()["services"].items() if service["image"] == IMAGE}
+def our_services(file: Path = COMPOSE) -> dict[str, Any]:
+    return {name: service for name, service in compose(file)["services"].items() if service["image"] == IMAGE}
 
 
-def documents(*, of: str | None = None) -> list[dict[str, Any]]:
-    """Of all files for Kubernetes, or those of one kind."""
-    paths = sorted(path for path in KUBERNETES.glob("*.yaml") if path.name != "kustomization.yaml")
-    found = [document for path in paths for document in yaml.safe_load_all(path.read_text())]
-    return [document for document in found if of in (None, document["kind"])]
+def documents(cluster: Path = KUBERNETES, *, of: str | None = None) -> list[dict[str, Any]]:
+    """All that is for Kubernetes, or those of one kind."""
+    beside = yaml.safe_load_all((KUBERNETES / "servicemonitor.yaml").read_text())
+    return [document for document in (*rendered(cluster), *beside) if of in (None, document["kind"])]
 
 
-def pods() -> list[tuple[str, dict[str, Any]]]:
+def pods(cluster: Path = KUBERNETES) -> list[tuple[str, dict[str, Any]]]:
     """The templates, with the names of what makes pods of them."""
     return [
         (document["metadata"]["name"], document["spec"]["template"])
-        for document in documents()
+        for document in documents(cluster)
         if document["kind"] in ("Deployment", "Job")
     ]
 
 
 def containers() -> list[Container]:
-    return [*_of_compose(), *_of_kubernetes()]
+    return [
+        *_of_compose("compose", COMPOSE),
+        *_of_compose("compose-store", COMPOSE_STORE),
+        *_of_kubernetes("kubernetes", KUBERNETES),
+        *_of_kubernetes("kubernetes-store", KUBERNETES_STORE),
+    ]
 
 
-def _of_compose() -> Iterator[Container]:
-    for name, service in our_services().items():
-        volumes = [text.split(":") for text in service["volumes"]]
+def _of_compose(deployment: str, file: Path) -> Iterator[Container]:
+    for name, service in our_services(file).items():
+        volumes = [text.split(":") for text in service.get("volumes", ())]
         test = " ".join(service.get("healthcheck", {}).get("test", []))
         yield Container(
-            name=f"compose {name}",
+            name=f"{deployment} {name}",
             command=service["command"],
             environment=service.get("environment", {}),
             writable={path for _, path, *mode in volumes if not mode} | set(service["tmpfs"]),
@@ -90,8 +108,9 @@ def _of_compose() -> Iterator[Container]:
         )
 
 
-def _of_kubernetes() -> Iterator[Container]:
-    for name, template in pods():
+def _of_kubernetes(deployment: str, cluster: Path) -> Iterator[Container]:
+    settings = {item["metadata"]["name"]: item["data"] for item in documents(cluster, of="ConfigMap")}
+    for name, template in pods(cluster):
         for container in template["spec"]["containers"]:
             ports = {port["name"]: port["containerPort"] for port in container.get("ports", [])}
             probes = [
@@ -106,12 +125,22 @@ def _of_kubernetes() -> Iterator[Container]:
                 .get("exec", {})
                 .get("command", ["sleep", "0"])
             )
+            environment = {
+                variable: value
+                for source in container.get("envFrom", [])
+                if "configMapRef" in source
+                for variable, value in settings[source["configMapRef"]["name"]].items()
+            } | {item["name"]: item["value"] for item in container.get("env", [])}
             yield Container(
-                name=f"kubernetes {name}",
-                command=container["command"],
-                environment={item["name"]: item["value"] for item in container.get("env", [])},
+                name=f"{deployment} {name}",
+                command=[_expanded(word, environment) for word in container["command"]],
+                environment=environment,
                 writable={mount["mountPath"] for mount in mounts if not mount.get("readOnly")},
                 read_only={mount["mountPath"] for mount in mounts if mount.get("readOnly")},
                 probes=[(ports[probe["port"]], probe["path"]) for probe in probes],
                 stop_seconds=template["spec"].get("terminationGracePeriodSeconds", 30) - float(before[1]),
             )
+
+
+def _expanded(word: str, environment: dict[str, str]) -> str:
+    return _VARIABLE.sub(lambda variable: environment[variable[1]], word)

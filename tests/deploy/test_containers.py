@@ -1,4 +1,4 @@
-"""What docker-compose.yml and the files for Kubernetes run is what our programs take, and no more than they need."""
+"""What the compose files and the files for Kubernetes run is what our programs take, and no more than they need."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import examples.train
 import exporter.arguments
 import server.cli
 from hotdelta import __version__
+from hotdelta.remote.stores.address import Address
 from server.configuration import Configuration, read_configuration
 from server.status.routes import _ROUTES
 from tests.deploy.manifests import (
     BESIDE,
+    COMPOSE,
+    COMPOSE_STORE,
     KUBERNETES,
+    KUBERNETES_STORE,
     ROOT,
     TEMPORARY,
     Container,
@@ -32,6 +36,8 @@ SERVERS = [container for container in CONTAINERS if container.program == "server
 # A server that has not come to rest by itself ends so long after --stop-seconds.
 LEAVES_AFTER_SECONDS = 5
 
+of_each_cluster = pytest.mark.parametrize("cluster", [KUBERNETES, KUBERNETES_STORE], ids=["volumes", "store"])
+of_each_compose_file = pytest.mark.parametrize("file", [COMPOSE, COMPOSE_STORE], ids=["volumes", "store"])
 of_each = pytest.mark.parametrize("container", CONTAINERS, ids=str)
 of_each_server = pytest.mark.parametrize("container", SERVERS, ids=str)
 
@@ -41,18 +47,15 @@ def configuration(container: Container) -> Configuration:
     return read_configuration(flags, container.environment)
 
 
-def test_there_are_a_trainer_an_exporter_and_two_servers_of_each() -> None:
-    assert [container.program for container in CONTAINERS if container.name.startswith("compose")] == [
+@pytest.mark.parametrize("deployment", ["compose", "compose-store", "kubernetes", "kubernetes-store"])
+def test_there_are_a_trainer_an_exporter_and_servers(deployment: str) -> None:
+    servers = 2 if deployment.startswith("compose") else 1
+
+    assert sorted(item.program for item in CONTAINERS if item.deployment == deployment) == [
         "examples.train",
         "exporter",
-        "server",
-        "server",
+        *["server"] * servers,
     ]
-    assert {container.program for container in CONTAINERS if container.name.startswith("kubernetes")} == {
-        "examples.train",
-        "exporter",
-        "server",
-    }
 
 
 @of_each
@@ -67,7 +70,8 @@ def test_a_command_is_one_that_its_program_takes(container: Container) -> None:
 
 @of_each
 def test_every_directory_of_a_command_is_a_volume(container: Container) -> None:
-    directories = set(re.findall(r"/data/\w+", " ".join(container.command)))
+    told = [*container.command, *container.environment.values()]
+    directories = set(re.findall(r"/data/\w+", " ".join(told)))
 
     assert directories == {path for path in container.writable | container.read_only if path != TEMPORARY}
 
@@ -76,8 +80,15 @@ def test_every_directory_of_a_command_is_a_volume(container: Container) -> None:
 def test_a_server_writes_neither_to_the_chain_nor_to_the_exports(container: Container) -> None:
     (model,) = configuration(container).models
 
-    assert {str(model.checkpoint_dir), str(model.export_dir)} == container.read_only
-    assert container.writable == {str(model.state_dir), TEMPORARY}
+    own = {str(model.state_dir), TEMPORARY}
+    if container.uses_a_store:
+        assert isinstance(model.checkpoint_dir, Address)
+        assert isinstance(model.export_dir, Address)
+        assert container.read_only == set()
+        own.add(str(model.mirror_dir))
+    else:
+        assert {str(model.checkpoint_dir), str(model.export_dir)} == container.read_only
+    assert container.writable == own
 
 
 @of_each_server
@@ -106,8 +117,9 @@ def test_a_server_is_not_killed_before_it_has_had_its_time_to_stop(container: Co
     assert container.stop_seconds >= configuration(container).server.stop_seconds + LEAVES_AFTER_SECONDS
 
 
-def test_only_readiness_waits_for_a_model() -> None:
-    (template,) = [template for name, template in pods() if name == "hotdelta-server"]
+@of_each_cluster
+def test_only_readiness_waits_for_a_model(cluster: Path) -> None:
+    (template,) = [template for name, template in pods(cluster) if name == "hotdelta-server"]
     (container,) = template["spec"]["containers"]
 
     assert container["startupProbe"]["httpGet"]["path"] == "/healthz"
@@ -115,9 +127,10 @@ def test_only_readiness_waits_for_a_model() -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
-def test_no_container_is_root_or_writes_to_its_root() -> None:
+@of_each_cluster
+def test_no_container_of_a_pod_is_root_or_writes_to_its_root(cluster: Path) -> None:
     user = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    for name, template in pods():
+    for name, template in pods(cluster):
         of_pod = template["spec"]["securityContext"]
         assert of_pod["runAsNonRoot"], name
         assert [(str(of_pod["runAsUser"]), str(of_pod["runAsGroup"]))] == user, name
@@ -128,28 +141,36 @@ def test_no_container_is_root_or_writes_to_its_root() -> None:
                 "capabilities": {"drop": ["ALL"]},
             }
             assert container["resources"]["limits"]["memory"]
-    for service in our_services().values():
+
+
+@of_each_compose_file
+def test_no_service_is_root_or_writes_to_its_root(file: Path) -> None:
+    for service in our_services(file).values():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert "user" not in service
 
 
-def test_services_of_the_cluster_do_not_become_settings() -> None:
+@of_each_cluster
+def test_services_of_the_cluster_do_not_become_settings(cluster: Path) -> None:
     """A service that is called hotdelta would set HOTDELTA_PORT to tcp://..., which no server starts with."""
-    assert [name for name, template in pods() if template["spec"].get("enableServiceLinks", True)] == []
+    assert [
+        name for name, template in pods(cluster) if template["spec"].get("enableServiceLinks", True)
+    ] == []
 
 
-def test_services_monitors_and_budgets_find_what_they_are_for() -> None:
-    labels = {name: template["metadata"]["labels"] for name, template in pods()}
+@of_each_cluster
+def test_services_monitors_and_budgets_find_what_they_are_for(cluster: Path) -> None:
+    labels = {name: template["metadata"]["labels"] for name, template in pods(cluster)}
     ports = {
         name: {
             port["name"]
             for container in template["spec"]["containers"]
             for port in container.get("ports", [])
         }
-        for name, template in pods()
+        for name, template in pods(cluster)
     }
-    for document in documents():
+    for document in documents(cluster):
         name = document["metadata"]["name"]
         if document["kind"] == "Service":
             assert document["spec"]["selector"] == labels[name]
@@ -157,7 +178,9 @@ def test_services_monitors_and_budgets_find_what_they_are_for() -> None:
         elif document["kind"] in ("Deployment", "PodDisruptionBudget"):
             assert document["spec"]["selector"]["matchLabels"] == labels[name]
         elif document["kind"] == "ServiceMonitor":
-            (service,) = [item for item in documents(of="Service") if item["metadata"]["name"] == name]
+            (service,) = [
+                item for item in documents(cluster, of="Service") if item["metadata"]["name"] == name
+            ]
             assert document["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
             assert {end["port"] for end in document["spec"]["endpoints"]} <= ports[name]
 
@@ -173,10 +196,11 @@ def test_alerts_find_the_jobs_that_the_cluster_makes() -> None:
     assert jobs == set(re.findall(r'job="([\w-]+)"', (ROOT / "deploy/prometheus/alerts.yml").read_text()))
 
 
-def test_volumes_that_pods_claim_are_there() -> None:
-    claims = {item["metadata"]["name"] for item in documents(of="PersistentVolumeClaim")}
+@of_each_cluster
+def test_volumes_that_pods_claim_are_there(cluster: Path) -> None:
+    claims = {item["metadata"]["name"] for item in documents(cluster, of="PersistentVolumeClaim")}
     claimed = set()
-    for _, template in pods():
+    for _, template in pods(cluster):
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         for container in template["spec"]["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} == set(volumes)
@@ -196,7 +220,8 @@ def test_every_file_for_a_plain_cluster_is_applied_with_the_image_of_this_versio
     assert [image["newTag"] for image in kustomization["images"]] == [__version__]
 
 
-def test_prometheus_asks_each_server_and_the_trainer_of_the_compose_file() -> None:
+@pytest.mark.parametrize("deployment", ["compose", "compose-store"])
+def test_prometheus_asks_each_server_and_the_trainer_of_the_compose_files(deployment: str) -> None:
     prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     targets = {
         target
@@ -205,18 +230,30 @@ def test_prometheus_asks_each_server_and_the_trainer_of_the_compose_file() -> No
         for target in static["targets"]
     }
     asked = {
-        f"{container.name.removeprefix('compose ')}:{port}"
+        f"{container.name.removeprefix(deployment).strip()}:{port}"
         for container in CONTAINERS
-        if container.name.startswith("compose")
+        if container.deployment == deployment
         for port, _ in container.probes
     }
 
     assert targets == asked
 
 
-def test_what_the_compose_file_mounts_is_there() -> None:
-    document = compose()
+@of_each_compose_file
+def test_what_a_compose_file_mounts_is_there(file: Path) -> None:
+    document = compose(file)
+    used = set()
     for service in document["services"].values():
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
-            assert source in document["volumes"] or Path(ROOT / source).exists(), volume
+            assert source in document["volumes"] or (file.parent / source).exists(), volume
+            used.add(source)
+    assert set(document["volumes"]) <= used
+
+
+@of_each
+def test_volumes_of_a_container_are_of_the_user_of_the_image(container: Container) -> None:
+    """Docker gives a new volume the owner of the directory that it covers, and root where there is none."""
+    (owned,) = re.findall(r"install --directory --owner hotdelta .*", (ROOT / "Dockerfile").read_text())
+
+    assert container.writable | container.read_only <= {*re.findall(r"/data/\w+", owned), TEMPORARY}

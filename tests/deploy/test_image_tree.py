@@ -1,4 +1,4 @@
-"""The services of docker-compose.yml run, as an ordinary user who can write nowhere but to their volumes."""
+"""The services of the compose files run, as an ordinary user who can write nowhere but to their volumes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.manifests import ROOT
+from tests.deploy.manifests import COMPOSE, COMPOSE_STORE, ROOT
 from tests.deploy.wheel import build_wheel
 
-TOOLS = ("unshare", "nsenter", "setpriv", "chroot", "mount", "ip")
+TOOLS = ("unshare", "nsenter", "setpriv", "chroot", "mount", "ip", "wget")
 
 
 def needs_namespaces() -> None:
@@ -25,14 +25,15 @@ def needs_namespaces() -> None:
 
 
 @pytest.mark.soak
-def test_the_services_serve_follow_and_stop_in_a_tree_like_the_image(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [COMPOSE, COMPOSE_STORE], ids=["volumes", "store"])
+def test_the_services_serve_follow_and_stop_in_a_tree_like_the_image(file: Path, tmp_path: Path) -> None:
     needs_namespaces()
     wheel = build_wheel(tmp_path)
 
     done = subprocess.run(
         [
-            *("unshare", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"),
-            *(sys.executable, "-m", "tests.deploy.image_tree", str(wheel), str(tmp_path / "tree")),
+            *("unshare", "--mount", "--net", "--pid", "--mount-proc", "--fork", "--kill-child"),
+            *(sys.executable, "-m", "tests.deploy.image_tree", str(file), str(wheel), str(tmp_path / "tree")),
         ],
         cwd=ROOT,
         capture_output=True,
