@@ -89,12 +89,15 @@ class Program:
 class Trainer(Program):
     """`trainer_program`, told by us when to train and when to commit."""
 
-    def __init__(self, checkpoint_dir: Path, errors: Path) -> None:
+    def __init__(self, checkpoint_dir: Path | str, errors: Path) -> None:
         super().__init__("tests.end_to_end.trainer_program", str(checkpoint_dir), errors=errors)
         self.start = json.loads(self._read_line())
 
     def train(self, user: int, item: int, *, steps: int = 1) -> None:
         self._ask({"do": "train", "user": user, "item": item, "steps": steps})
+
+    def spoil(self, user: int, value: float) -> None:
+        self._ask({"do": "spoil", "user": user, "value": value})
 
     def save(self) -> tuple[str, Bits]:
         return self._commit("save")
@@ -143,7 +146,12 @@ class Server(ServerProgram):
     """Of one model, without a name."""
 
     def __init__(
-        self, export_dir: Path, checkpoint_dir: Path, errors: Path, *flags: str, launcher: Sequence[str] = ()
+        self,
+        export_dir: Path | str,
+        checkpoint_dir: Path | str,
+        errors: Path,
+        *flags: str,
+        launcher: Sequence[str] = (),
     ) -> None:
         directories = ["--export-dir", str(export_dir), "--checkpoint-dir", str(checkpoint_dir)]
         super().__init__(*directories, *flags, errors=errors, launcher=launcher)

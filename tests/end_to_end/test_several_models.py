@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from hotdelta.chain import Kind, Position, Scanner
-from loader.files.directory_lock import open_locked, unlock
+from hotdelta.directory_lock import open_locked, unlock
 from tests.end_to_end.processes import ServerProgram, connect
 from tests.loader.step_model import StepModel, Trainer, export, serving_file
 from tests.waiting import LIMIT_SECONDS, wait_until

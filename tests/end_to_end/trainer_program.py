@@ -1,6 +1,7 @@
 """A trainer that does what it is told, line by line: JSON on standard input, JSON on standard output.
 
 {"do": "train", "user": 3, "item": 5, "steps": 2}    train on one pair
+{"do": "spoil", "user": 7, "value": 1000}            every number of the row of one user becomes this
 {"do": "save"} or {"do": "save_full"}                commit; answers with the position and what the model now predicts
 """
 
@@ -41,6 +42,11 @@ def main(directory: str) -> None:
             match command["do"]:
                 case "train":
                     train(model, checkpoint, **{name: command[name] for name in ("user", "item", "steps")})
+                    print(json.dumps({}), flush=True)
+                case "spoil":
+                    row = keras.ops.full((1, 4), command["value"], "float32")
+                    table = model.get_layer("users").embeddings
+                    table.assign(keras.ops.scatter_update(table, [[command["user"]]], row))
                     print(json.dumps({}), flush=True)
                 case "save":
                     checkpoint.save()
