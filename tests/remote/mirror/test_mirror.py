@@ -298,7 +298,8 @@ def test_under_faults_nothing_wrong_arrives_and_everything_does(
     faulty = FaultyStore(store, seed)
     mirrors.start(faulty, MirrorSettings(0.01, 0.1, retry_seconds=0.02, damage_seconds=5.0))
     rounds = 0
-    while rounds < 6 or faulty.faults <= 30:  # how many requests a round takes is a matter of time, and so are its faults
+    # How many requests a round takes is a matter of time, and with them its faults.
+    while rounds < 6 or faulty.faults <= 30:
         rounds += 1
         assert rounds <= 100, faulty.faults
         remote.deltas(4)
