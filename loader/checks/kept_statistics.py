@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta.chain import Disk
+from hotdelta.chain.store.small_file import replace_file
 from hotdelta.logs import event
 from loader.checks.sanity import Usual
 from loader.checks.sanity_statistics import KnownUpdates, SanityStatistics, Summary
-from loader.files.durable_file import (
+from loader.files.state_documents import (
     MALFORMED,
     decode,
     encode,
@@ -25,7 +26,6 @@ from loader.files.durable_file import (
     nodes_to_json,
     position_from_json,
     position_to_json,
-    replace_file,
 )
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotdelta.chain import Disk
+from hotdelta.chain.store.small_file import replace_file
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
-from loader.files.durable_file import (
+from loader.files.state_documents import (
     MALFORMED,
     decode,
     encode,
@@ -20,7 +21,6 @@ from loader.files.durable_file import (
     nodes_to_json,
     position_from_json,
     position_to_json,
-    replace_file,
 )
 from loader.settings import LoaderSettings
 from loader.standing_orders import Orders

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotdelta.directory_lock import STATE_WORDING, LockedDirectory
 from hotdelta.errors import ConfigurationError, HotdeltaError, RequestError
 from hotdelta.logs import event
 from hotdelta.remote.stores.address import Address
@@ -22,9 +23,6 @@ from server.models.label_book import LabelBook, Moved
 from server.models.models import Models
 from server.models.takeover import require_caught_up, require_same_calls
 from server.served_model import ServedModel
-
-if TYPE_CHECKING:
-    from loader.orders.state_directory import DirectoryInUse
 
 logger = logging.getLogger(__name__)
 
@@ -293,12 +291,9 @@ class Fleet:
         event(logger, logging.INFO, "model is gone", model=entry.name)
 
 
-def _locked(state_dir: Path) -> DirectoryInUse:
+def _locked(state_dir: Path) -> LockedDirectory:
     """Labels are kept there: of two servers that write them, each would forget where the other's are."""
-    # Not at the top: with TensorFlow, which only who makes models needs.
-    from loader.orders.state_directory import DirectoryInUse
-
-    return DirectoryInUse(state_dir)
+    return LockedDirectory(state_dir, STATE_WORDING)
 
 
 def _require_below(directory: Path, settings: ModelSettings, given: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hotdelta.chain import Disk, Kind, Node, Position, SigningKey
-from hotdelta.chain.disk import write_durably
+from hotdelta.chain.store.small_file import replace_file
 from hotdelta.errors import ConfigurationError, HotdeltaError, ManifestError, ObjectMissingError, StoreError
 from hotdelta.logs import FailureLog, event
 from hotdelta.remote.commit_log import CommitLog
@@ -177,12 +177,9 @@ class FleetOrders:
         if self._path is None or order.number == self._kept:
             return
         document = {"format_version": _FORMAT_VERSION, "number": order.number}
-        temporary = self._path.with_name(f".tmp-{self._path.name}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(self._disk, temporary, json.dumps(document).encode())
-            self._disk.rename(temporary, self._path)
-            self._disk.sync_directory(self._path.parent)
+            replace_file(self._disk, self._path, json.dumps(document).encode())
         except OSError as error:
             event(
                 logger, logging.ERROR, "the number of an order cannot be kept", path=self._path, reason=error

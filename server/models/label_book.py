@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotdelta.chain import Disk
-from hotdelta.chain.disk import write_durably
+from hotdelta.chain.store.small_file import replace_file
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 
@@ -79,10 +79,7 @@ class LabelBook:
         }
         try:
             self._disk.make_directory(self._path.parent)
-            temporary = self._path.with_name(f".{self._path.name}.new")
-            write_durably(self._disk, temporary, json.dumps(document, indent=1).encode() + b"\n")
-            self._disk.rename(temporary, self._path)
-            self._disk.sync_directory(self._path.parent)
+            replace_file(self._disk, self._path, json.dumps(document, indent=1).encode() + b"\n")
         except OSError as error:
             phrase = "labels cannot be kept, a restart forgets this order"
             event(logger, logging.ERROR, phrase, path=self._path, reason=error.strerror)

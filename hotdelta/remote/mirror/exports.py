@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hotdelta.chain.disk import Disk, write_durably
+from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
+from hotdelta.chain.store.small_file import replace_file
+from hotdelta.directory_lock import LockedDirectory
 from hotdelta.errors import ManifestError, ObjectDamagedError, ObjectMissingError, StoreError
 from hotdelta.logs import FailureLog, about, event
-from hotdelta.remote.mirror.place import MirrorPlace
+from hotdelta.remote.mirror.place import WORDING
 from hotdelta.remote.mirror.reach import Reach
 from hotdelta.remote.mirror.settings import MirrorSettings
 from hotdelta.remote.mirror.status import MirrorStatus
@@ -80,7 +82,7 @@ class ExportMirror:
         self._told = told or {}
         self._disk = disk or Disk()
         self._clock = clock
-        self._place = MirrorPlace(directory)
+        self._place = LockedDirectory(directory, WORDING)
         self._pool = ThreadPoolExecutor(_PIECES_AT_ONCE, thread_name_prefix="hotdelta-mirror-export")
         self._reach = Reach(
             settings, store.address, poll_seconds=settings.exports_seconds, wall_clock=wall_clock
@@ -203,11 +205,7 @@ class ExportMirror:
 
     def _write_record(self, number: int, tree: Tree) -> None:
         """Last: without it the version is fetched again. Raises OSError."""
-        record = self._record(number)
-        temporary = record.with_name(f"{names.TEMPORARY_PREFIX}{record.name}")
-        write_durably(self._disk, temporary, tree.digest.encode())
-        self._disk.rename(temporary, record)
-        self._disk.sync_directory(self._directory)
+        replace_file(self._disk, self._record(number), tree.digest.encode())
 
     def _remove(self, number: int) -> None:
         """Under another name first: nobody finds half of it."""

@@ -19,6 +19,7 @@ from hotdelta.chain.history.plan import plan
 from hotdelta.chain.history.scan import Scanner
 from hotdelta.chain.history.verification import directory_of
 from hotdelta.chain.store.retention import delete, sweep
+from hotdelta.directory_lock import LockedDirectory
 from hotdelta.errors import (
     CommitError,
     ManifestError,
@@ -40,7 +41,7 @@ from hotdelta.remote.mirror.choice import (
 )
 from hotdelta.remote.mirror.damage import Damages
 from hotdelta.remote.mirror.fetch_ahead import FetchAhead
-from hotdelta.remote.mirror.place import MirrorPlace
+from hotdelta.remote.mirror.place import WORDING
 from hotdelta.remote.mirror.reach import Reach
 from hotdelta.remote.mirror.settings import MirrorSettings
 from hotdelta.remote.mirror.status import MirrorStatus
@@ -95,7 +96,7 @@ class Mirror:
         self._told = told or {}
         self._disk = disk or Disk()
         self._clock = clock
-        self._place = MirrorPlace(directory)
+        self._place = LockedDirectory(directory, WORDING)
         self._scanner = Scanner(directory)
         self._local: tuple[Manifest, ...] = ()
         self._log_pool = ThreadPoolExecutor(_MANIFESTS_AT_ONCE, thread_name_prefix="hotdelta-mirror-log")

@@ -17,8 +17,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from hotdelta.chain.disk import Disk, write_durably
-from hotdelta.chain.format import names
+from hotdelta.chain.disk import Disk
+from hotdelta.chain.store.small_file import replace_file
 from hotdelta.chain.write_failure import translated
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
@@ -164,10 +164,8 @@ def mark(spool: Spool, disk: Disk, *, is_fit: bool = False) -> None:
         return
     with translated("marking a spool", spool.directory):
         disk.make_directory(spool.directory)
-        temporary = spool.directory / f"{names.TEMPORARY_PREFIX}{MARKER}"
-        write_durably(disk, temporary, json.dumps({"store": spool.address, "is_fit": is_fit}).encode())
-        disk.rename(temporary, spool.directory / MARKER)
-        disk.sync_directory(spool.directory)
+        content = json.dumps({"store": spool.address, "is_fit": is_fit}).encode()
+        replace_file(disk, spool.directory / MARKER, content)
 
 
 def refuse_unpublished(directory: Path) -> None:

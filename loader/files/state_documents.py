@@ -1,15 +1,12 @@
-"""How a server writes the small files of its own state directory: the old content or the new one, never a torn one."""
+"""What is in the small files of a server's own state directory."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from hotdelta.chain import Disk, Node, Position
-from hotdelta.chain.disk import write_durably
-from hotdelta.chain.format import names
+from hotdelta.chain import Node, Position
 from hotdelta.errors import ManifestError
 
 # What reading a file that is none of ours may raise.
@@ -22,14 +19,6 @@ MALFORMED = (
     RecursionError,
     ManifestError,
 )
-
-
-def replace_file(disk: Disk, path: Path, content: bytes) -> None:
-    """Durable when it returns. Raises OSError."""
-    temporary = path.with_name(f"{names.TEMPORARY_PREFIX}{path.name}")
-    write_durably(disk, temporary, content)
-    disk.rename(temporary, path)
-    disk.sync_directory(path.parent)
 
 
 def encode(document: Mapping[str, Any], *, version: int) -> bytes:
