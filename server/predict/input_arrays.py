@@ -49,7 +49,9 @@ def to_array_with_nonfinite(tensor: TensorSpec, value: Any) -> Array:
 
 
 def _to_array(tensor: TensorSpec, value: Any) -> Array:
-    if tensor.dtype == "string":
+    if isinstance(value, np.ndarray):
+        array = _of_dtype(tensor, value)
+    elif tensor.dtype == "string":
         array = _to_strings(tensor, value, _leaf_types(tensor, value, _MAX_RANK))
     elif (flat := _flatten(value)) is not None:
         shape, values, types = flat
@@ -58,6 +60,21 @@ def _to_array(tensor: TensorSpec, value: Any) -> Array:
         array = _to_numbers(tensor, value, _leaf_types(tensor, value, _MAX_RANK))
     require_shape(tensor, array.shape)
     return array
+
+
+def _of_dtype(tensor: TensorSpec, value: Array) -> Array:
+    """From int64, or float64 that were not all integers. Raises RequestError, also for what cannot be done exactly."""
+    dtype = _numpy_dtype(tensor)
+    if dtype.kind in "iu" and value.dtype.kind == "i":
+        array = value.astype(dtype, copy=False)
+        if array is not value and not np.array_equal(array, value):
+            _refuse(tensor, f"holds numbers that do not fit into {tensor.dtype}")
+        return array
+    if dtype.kind != "f":
+        _refuse(tensor, f"is {tensor.dtype}, and {value.dtype} was given")
+    with np.errstate(over="ignore"):
+        # By way of float64, as a number of Python goes.
+        return value.astype(np.float64, copy=False).astype(dtype, copy=False)
 
 
 def _flatten(value: Any) -> tuple[list[int], list[Any], set[type]] | None:

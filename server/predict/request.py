@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 
 from hotdelta.chain import Position, SignatureSpec, TensorSpec
 from hotdelta.errors import ManifestError, NotReadyError, RequestError
 from server.predict.input_arrays import Array, to_array
+from server.predict.number_bodies import read_numbers
 
 DEFAULT_SIGNATURE = "serving_default"
 
@@ -35,16 +37,24 @@ class PredictRequest:
 
 def read_request(body: bytes, signatures: Mapping[str, SignatureSpec], *, max_wait_ms: int) -> PredictRequest:
     """`signatures` is the allow-list. Raises RequestError, or NotReadyError when nothing is served yet."""
+
+    def read(document: Any) -> PredictRequest:
+        unknown = [name for name in require_object(document) if name not in FIELDS]
+        if unknown:
+            raise RequestError(
+                f"the body has an unknown field {unknown[0]!r}", hint=f"fields: {', '.join(FIELDS)}"
+            )
+        return request_of(document, signatures, max_wait_ms=max_wait_ms)
+
+    return read_numbers(body, read, parse_json)
+
+
+def parse_json(body: bytes) -> Any:
+    """Raises RequestError."""
     try:
-        document = require_object(orjson.loads(body))
+        return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise not_json(body, error) from error
-    unknown = [name for name in document if name not in FIELDS]
-    if unknown:
-        raise RequestError(
-            f"the body has an unknown field {unknown[0]!r}", hint=f"fields: {', '.join(FIELDS)}"
-        )
-    return request_of(document, signatures, max_wait_ms=max_wait_ms)
 
 
 def request_of(
@@ -122,6 +132,8 @@ def _columns(spec: SignatureSpec, given: Any) -> dict[str, Any]:
 def _columns_of_rows(spec: SignatureSpec, rows: Any) -> dict[str, Any]:
     """With one input a row is its value or an object, with several an object."""
     wanted = [tensor.name for tensor in spec.inputs]
+    if isinstance(rows, np.ndarray) and len(wanted) == 1:
+        return {wanted[0]: rows}
     if not isinstance(rows, list):
         raise RequestError("'instances' is not a list", hint=_SHAPES)
     if not rows:

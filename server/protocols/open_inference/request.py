@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from hotdelta.chain import SignatureSpec, TensorSpec
 from hotdelta.errors import RequestError
 from server.predict.input_arrays import require_told_shape, to_array
+from server.predict.number_bodies import read_numbers
 from server.predict.request import (
     PredictRequest,
     find_signature,
     min_position_of,
-    not_json,
+    parse_json,
     refuse_empty,
     require_object,
     wait_ms_of,
@@ -47,19 +46,19 @@ def read_request(
             f"the body has {len(body)} bytes, and Inference-Header-Content-Length says {json_size}"
         )
     head = body if json_size is None else body[:json_size]
-    try:
-        document = require_object(orjson.loads(head))
-    except orjson.JSONDecodeError as error:
-        raise not_json(head, error) from error
-    parameters = _parameters(document, "the body")
-    signature, spec = find_signature(parameters, signatures)
-    feeds = _feeds(spec, _objects(document, "inputs"), memoryview(body)[len(head) :])
-    wait_ms = wait_ms_of(parameters, max_wait_ms)
-    asked = PredictRequest(signature, feeds, None, min_position_of(parameters), wait_ms)
-    identity = document.get("id")
-    if identity is not None and not isinstance(identity, str):
-        raise RequestError(f"id is {identity!r}", hint="write it as a string")
-    return InferRequest(asked, identity, _outputs(spec, document, parameters))
+
+    def read(document: Any) -> InferRequest:
+        parameters = _parameters(require_object(document), "the body")
+        signature, spec = find_signature(parameters, signatures)
+        feeds = _feeds(spec, _objects(document, "inputs"), memoryview(body)[len(head) :])
+        wait_ms = wait_ms_of(parameters, max_wait_ms)
+        asked = PredictRequest(signature, feeds, None, min_position_of(parameters), wait_ms)
+        identity = document.get("id")
+        if identity is not None and not isinstance(identity, str):
+            raise RequestError(f"id is {identity!r}", hint="write it as a string")
+        return InferRequest(asked, identity, _outputs(spec, document, parameters))
+
+    return read_numbers(head, read, parse_json)
 
 
 def _feeds(spec: SignatureSpec, given: list[dict[str, Any]], data: memoryview) -> dict[str, Array]:

@@ -10,6 +10,7 @@ import orjson
 
 from hotdelta.chain import SignatureSpec
 from server.predict.input_arrays import to_array_with_nonfinite
+from server.predict.number_bodies import read_numbers
 from server.predict.request import (
     FIELDS,
     PredictRequest,
@@ -24,10 +25,14 @@ from server.protocols.tensorflow_serving.examples import FindSignature, examples
 
 def read_request(body: bytes, signatures: Mapping[str, SignatureSpec], *, max_wait_ms: int) -> PredictRequest:
     """Raises RequestError, or NotReadyError when nothing is served yet."""
-    document = require_object(_parse(body))
-    # TensorFlow Serving looks only at what it knows.
-    known = {name: document[name] for name in FIELDS if name in document}
-    return request_of(known, signatures, max_wait_ms=max_wait_ms, as_array=to_array_with_nonfinite)
+
+    def read(document: Any) -> PredictRequest:
+        require_object(document)
+        # TensorFlow Serving looks only at what it knows.
+        known = {name: document[name] for name in FIELDS if name in document}
+        return request_of(known, signatures, max_wait_ms=max_wait_ms, as_array=to_array_with_nonfinite)
+
+    return read_numbers(body, read, _parse)
 
 
 def read_examples(
