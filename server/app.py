@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -45,6 +45,7 @@ from server.status.routes import OPEN_PATHS, status_router
 from server.tokens import PredictTokens
 
 if TYPE_CHECKING:
+    from server.dashboard.fleet import Fleet as Others
     from server.rpc.listening import RpcServer
 
 _PREDICT = "/predict"
@@ -102,8 +103,11 @@ def create_app(
     *,
     reread: Callable[[], Configuration] | None = None,
     after_removal: Callable[[], None] = lambda: None,
+    reading_token: str = "",
 ) -> FastAPI:
     """The application. Nothing runs before its start-up; after its shut-down `state.is_at_rest` tells if all ended.
+
+    `reading_token`: for other servers that want one.
 
     `state.limits` is what the connections to it must go by, `state.fleet` what may be told to change the models,
     `state.rpc` what answers gRPC beside it, or None, `state.leave_others` what to call when it begins to stop.
@@ -138,7 +142,8 @@ def create_app(
     app.state.limits = limits
     app.state.fleet = fleet
     admins = AdminTokens.read(settings.admin_token_file)
-    stream = make_stream(models, requests, takes_orders=bool(admins.tokens))
+    others = _make_fleet(settings.fleet, reading_token)
+    stream = make_stream(models, requests, takes_orders=bool(admins.tokens), fleet=others)
     app.state.stream = stream
     if settings.predict_token_file is not None:
         app.tokens = PredictTokens(settings.predict_token_file, more=admins.tokens)
@@ -173,6 +178,15 @@ def create_app(
     described = Description(app, functools.partial(_described, models), open_paths=open_paths)
     app.openapi = described.document  # type: ignore[method-assign]
     return app
+
+
+def _make_fleet(urls: Sequence[str], token: str) -> Others | None:
+    """Who has no others to show does without httpx."""
+    if not urls:
+        return None
+    from server.dashboard.fleet import Fleet as Others
+
+    return Others(urls, token=token)
 
 
 def _described(models: Models) -> list[DescribedModel]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 # The name of a variable, not a token.
-LEADER_TOKEN_VARIABLE = "HOTDELTA_TOKEN"  # noqa: S105
+READING_TOKEN_VARIABLE = "HOTDELTA_TOKEN"  # noqa: S105
 
 # By name: under `python -m server.cli` it is __main__.
 logger = logging.getLogger("server.cli")
@@ -82,6 +82,9 @@ examples:
 
   # what the canary has served for ten minutes, and neither quarantined nor rolled back
   server --export-dir export --checkpoint-dir run --behind-server http://canary:8000 --behind-seconds 600
+
+  # and show on the page of the canary how the others stand
+  server --export-dir export --checkpoint-dir run --fleet http://replica-1:8000 --fleet http://replica-2:8000
 
   # TLS, and predictions only for those who send one of the tokens in a file; both are read again when they are replaced
   server --export-dir export --tls-cert server.pem --tls-key server.key --predict-token-file predict-tokens
@@ -155,6 +158,7 @@ def _serve(configuration: Configuration, read: Callable[[], Configuration]) -> i
         functools.partial(_make_loader, is_one_model=configuration.is_one_model),
         reread=read if hang_ups is not None else None,
         after_removal=freeze,
+        reading_token=os.environ.get(READING_TOKEN_VARIABLE, ""),
     )
     if hang_ups is not None:
         hang_ups.when_heard = _Rereading(app.state.fleet).begin
@@ -261,7 +265,7 @@ def _make_leader(settings: ModelSettings) -> tuple[HoldBack | None, Leader | Non
     )
     if url is None:
         return hold_back, None
-    token = os.environ.get(LEADER_TOKEN_VARIABLE, "")
+    token = os.environ.get(READING_TOKEN_VARIABLE, "")
     return hold_back, Leader(url, hold_back, model=settings.model_name, token=token)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError
@@ -13,7 +12,7 @@ from hotdelta.given_directory import refuse_nested
 from hotdelta.quality_probe import Probe
 from hotdelta.remote.stores.address import Address
 from hotdelta.sanity_limits import LimitChange
-from server.setting_values import about, check, flag_name
+from server.setting_values import about, check, flag_name, require_url
 
 _MODEL_NAME = re.compile(r"[^/:]+")
 _OF_A_CHAIN = (
@@ -207,26 +206,8 @@ class ModelSettings:
                 f"--model-name is {self.model_name!r}", hint="give one without / and :, as it stands in paths"
             )
         if self.behind_server is not None:
-            _require_url(self.behind_server)
+            require_url("--behind-server", self.behind_server)
         if self.probe is not None:
             Probe.read(self.probe)
         if isinstance(self.export_dir, Path) and isinstance(self.checkpoint_dir, Path):
             refuse_nested(self.export_dir, self.checkpoint_dir)
-
-
-def _require_url(behind_server: str) -> None:
-    """It is logged and shown, so it holds no password; and who asks it would not get past one that is no URL."""
-    if "@" in behind_server:
-        raise ConfigurationError(
-            "--behind-server has a name or password in it",
-            hint="leave out what stands before the @; the variable HOTDELTA_TOKEN has the token of that server",
-        )
-    try:
-        parts = urlsplit(behind_server)
-        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_right = False
-    if not is_right:
-        raise ConfigurationError(
-            f"--behind-server is {behind_server!r}", hint="write http://HOST:PORT, as that server prints it"
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from hotdelta.chain import Position
 from hotdelta.errors import ConfigurationError, ManifestError
@@ -62,10 +63,10 @@ def parse(setting: Field[Any], text: str) -> Any:
             return tuple(_place(setting, part) for part in _listed(text))
         case "tuple[LabelPlace, ...]":
             return tuple(_label(setting, part) for part in _listed(text))
-        case "int" | "int | None":
-            return _number(setting, text, int)
-        case "float":
-            return _number(setting, text, float)
+        case "tuple[str, ...]":
+            return tuple(_listed(text))
+        case "int" | "int | None" | "float":
+            return _number(setting, text, float if setting.type == "float" else int)
         case "bool":
             return _boolean(setting, text)
         case _:
@@ -111,6 +112,26 @@ def _limits(setting: Field[Any], text: str) -> tuple[LimitChange, ...]:
 def _listed(text: str) -> list[str]:
     """A variable has several with semicolons, where a flag is given again."""
     return [part.strip() for part in text.split(";") if part.strip()]
+
+
+def require_url(flag: str, url: str) -> None:
+    """Of a server. It is logged and shown, so it holds no password; and who asks it would not get past one that is no
+    URL. Raises ConfigurationError.
+    """
+    if "@" in url:
+        raise ConfigurationError(
+            f"{flag} has a name or password in it",
+            hint="leave out what stands before the @; the variable HOTDELTA_TOKEN has the token of that server",
+        )
+    try:
+        parts = urlsplit(url)
+        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise ConfigurationError(
+            f"{flag} is {url!r}", hint="write http://HOST:PORT, as that server prints it"
+        )
 
 
 def _place(setting: Field[Any], text: str) -> ModelPlace:
@@ -164,6 +185,8 @@ def of_file(setting: Field[Any], value: Any, directory: Path) -> Any:
             return value
         case "tuple[LimitChange, ...]", [*limits] if all(isinstance(limit, str) for limit in limits):
             return tuple(change for limit in limits for change in parse(setting, limit))
+        case "tuple[str, ...]", [*texts] if all(isinstance(text, str) for text in texts):
+            return tuple(value for text in texts for value in parse(setting, text))
         case "Path | Address" | "Path | Address | None", str() if is_address(value):
             return parse(setting, value)
         case "Path" | "Path | None" | "Path | Address" | "Path | Address | None", str():
@@ -185,6 +208,7 @@ _SAYS = {
     "int": "a whole number",
     "float": "a number",
     "tuple[LimitChange, ...]": 'a list of texts: ["max_abs=50", "users:max_abs=10"]',
+    "tuple[str, ...]": 'a list of texts: ["http://HOST:PORT"]',
     "Path": "a text",
     "Position": 'a text: "3.17"',
     "str": "a text",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from hotdelta.errors import ConfigurationError
-from server.setting_values import about, check
+from server.setting_values import about, check, require_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,14 @@ class Settings:
             is_file=True,
         ),
     )
+    fleet: tuple[str, ...] = field(
+        default=(),
+        metadata=about(
+            "another server of the same fleet; may be repeated (a variable has them with semicolons). The page shows "
+            "how all of them stand. They are asked while somebody looks, with HOTDELTA_TOKEN where they want a token",
+            metavar="URL",
+        ),
+    )
     loadable_dir: Path | None = field(
         default=None,
         metadata=about(
@@ -127,6 +135,8 @@ class Settings:
     def __post_init__(self) -> None:
         for setting in fields(self):
             check(setting, getattr(self, setting.name))
+        for url in self.fleet:
+            require_url("--fleet", url)
         _require_together(self)
         if self.grpc_port and self.grpc_port == self.port:
             raise ConfigurationError(

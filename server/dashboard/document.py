@@ -17,6 +17,7 @@ from server.status.version_document import version_document
 
 if TYPE_CHECKING:
     from loader import Lag, LoaderStatus
+    from server.dashboard.fleet import Fleet
 
 NEWEST_COMMITS = 80
 
@@ -36,12 +37,23 @@ class Documents:
     """Makes documents for whoever looks. Belongs to the event loop."""
 
     def __init__(
-        self, models: Models, requests: Mapping[str, RequestFigures], samples: Samples, *, takes_orders: bool
+        self,
+        models: Models,
+        requests: Mapping[str, RequestFigures],
+        samples: Samples,
+        *,
+        takes_orders: bool,
+        fleet: Fleet | None = None,
     ) -> None:
         self._models = models
         self._requests = requests
         self._samples = samples
         self._takes_orders = takes_orders
+        self._fleet = fleet
+
+    def model_names(self) -> list[str | None]:
+        """As other servers have to be asked for them: None where there is only one."""
+        return [None if self._models.is_one_model else entry.name for entry in self._models.entries()]
 
     def make(self, told: dict[str, Told]) -> dict[str, Any]:
         """What is not in `told`, which is brought up to date. The state of each model is always there."""
@@ -71,12 +83,13 @@ class Documents:
         samples = [sample for sample in self._samples.of(name) if sample.at > known.sampled_at]
         if samples:
             known.sampled_at = samples[-1].at
+        told_name = None if self._models.is_one_model else name
+        state = version_document(status, model=told_name, stores=stores_of(entry.model))
         document: dict[str, Any] = {
             "name": name,
-            "orders": "/model" if self._models.is_one_model else f"/models/{name}",
-            "state": version_document(
-                status, model=None if self._models.is_one_model else name, stores=stores_of(entry.model)
-            ),
+            "orders": "/model" if told_name is None else f"/models/{told_name}",
+            "state": state,
+            "fleet": [] if self._fleet is None else self._fleet.standings(told_name, state),
             "undo_budget": status.undo_budget_bytes,
             "updates": [_update(lag) for lag in updates],
             "samples": [_sample(sample) for sample in samples],

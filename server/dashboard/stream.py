@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -13,6 +14,9 @@ from server.dashboard.samples import SAMPLE_SECONDS, Samples
 from server.figures import RequestFigures
 from server.models.models import Models
 
+if TYPE_CHECKING:
+    from server.dashboard.fleet import Fleet
+
 TICK_SECONDS = 1.0
 MAX_WATCHERS = 32
 
@@ -20,8 +24,17 @@ MAX_WATCHERS = 32
 class Stream:
     """Belongs to the event loop. `close` ends every stream: a server that stops must not wait for those who look."""
 
-    def __init__(self, documents: Documents, samples: Samples, *, tick_seconds: float = TICK_SECONDS) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        samples: Samples,
+        *,
+        fleet: Fleet | None = None,
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        """`fleet`: the other servers that the page shows."""
         self._documents = documents
+        self._fleet = fleet
         self._samples = samples
         self._tick_seconds = tick_seconds
         self._closed: asyncio.Event | None = None
@@ -29,14 +42,18 @@ class Stream:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Samples are taken inside."""
+        """Samples are taken inside, and other servers asked."""
         self._closed = asyncio.Event()
-        sampling = asyncio.create_task(self._sample(), name="dashboard-samples")
+        tasks = [asyncio.create_task(self._sample(), name="dashboard-samples")]
+        if self._fleet is not None:
+            asking = self._fleet.run(lambda: self.watchers > 0, self._documents.model_names)
+            tasks.append(asyncio.create_task(asking, name="dashboard-fleet"))
         try:
             yield
         finally:
             self.close()
-            sampling.cancel()
+            for task in tasks:
+                task.cancel()
 
     def close(self) -> None:
         if self._closed is not None:
@@ -68,7 +85,14 @@ class Stream:
                 await asyncio.wait_for(self._closed.wait(), seconds)
 
 
-def make_stream(models: Models, requests: Mapping[str, RequestFigures], *, takes_orders: bool) -> Stream:
-    """`requests`: by protocol; `takes_orders`: whether anybody may give some."""
+def make_stream(
+    models: Models,
+    requests: Mapping[str, RequestFigures],
+    *,
+    takes_orders: bool,
+    fleet: Fleet | None = None,
+) -> Stream:
+    """`requests`: by protocol; `takes_orders`: whether anybody may give some; `fleet`: other servers to show."""
     samples = Samples(models)
-    return Stream(Documents(models, requests, samples, takes_orders=takes_orders), samples)
+    documents = Documents(models, requests, samples, takes_orders=takes_orders, fleet=fleet)
+    return Stream(documents, samples, fleet=fleet)

@@ -252,6 +252,7 @@ def test_every_setting_of_the_server_may_stand_in_the_file(tmp_path: Path) -> No
         "port": 8501,
         "grpc_port": 8500,
         "log_format": "json",
+        "fleet": ("http://replica-1:8000",),
         "loadable_dir": "loadable",
         "max_body_bytes": 2**20,
         "max_buffered_bytes": 2**21,

@@ -111,6 +111,7 @@ function show(isAnother = false) {
     showApplied(model.updates);
   }
   if (isAnother || model.hasNewCommits) drawChain(find("chain"), model.commits);
+  showFleet(model.fleet);
   showRefused(model);
   showTables(model.tables);
   const answers = Object.entries(newest.requests).map(([protocol, statuses]) => [
@@ -174,6 +175,28 @@ function showApplied(updates) {
     number(milliseconds(update.served_ms)),
     number(milliseconds(update.stages_ms.apply)),
   ]));
+}
+
+const STANDINGS = { newest: "good", behind: "warn" };
+
+function showFleet(servers) {
+  find("fleet-section").hidden = !servers.length;
+  fill("fleet", servers.map((server) => [
+    server.url ? link(server.url) : "this server",
+    { kind: STANDINGS[server.standing] ?? "bad", text: server.standing },
+    server.position ?? NOTHING,
+    number(server.position ? seconds(server.behind) : NOTHING),
+    server.state_id?.slice(0, 12) ?? NOTHING,
+    { kind: "why", text: server.state },
+  ]));
+}
+
+// To the page of that server.
+function link(url) {
+  const element = document.createElement("a");
+  element.href = url;
+  element.textContent = url.replace(/^https?:\/\//, "");
+  return element;
 }
 
 function showRefused(model) {
