@@ -44,7 +44,7 @@ _JOIN_SECONDS = 5.0
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One request on its way. `rows` is 0 when it cannot share a call, `deadline` None while it waits for no thread."""
+    """One request on its way. `rows` is 0 when it shares no call, `deadline` None while it waits for no thread."""
 
     signature: str
     feeds: Mapping[str, Array]
@@ -93,7 +93,7 @@ class Batcher:
         self._waiting = 0
         self._is_stopping = False
         self._alone: set[str] = set()
-        self._paces: defaultdict[str, Pace] = defaultdict(make_pace)
+        self._paces: defaultdict[tuple[str, int], Pace] = defaultdict(make_pace)
         self._gathered: dict[Hashable, _Gathered] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = [
@@ -129,7 +129,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         job = _Job(signature, feeds, self._shareable_rows(signature, feeds), future)
-        if job.rows and self._paces[signature].is_quick and not self._is_stopping:
+        if job.rows and self._pace(signature, job.rows).is_quick and not self._is_stopping:
             self._gather(job, loop)
         else:
             self._enqueue(job, loop)
@@ -153,8 +153,11 @@ class Batcher:
                 max_rows=self._max_rows,
                 hint="send several requests, or raise --max-rows",
             )
-        rows = largest if len(sizes) == 1 else 0
-        return rows if rows < self._max_batch_size and signature not in self._alone else 0
+        return largest if len(sizes) == 1 and signature not in self._alone else 0
+
+    def _pace(self, signature: str, rows: int) -> Pace:
+        """Of calls with as many rows, or up to twice as many."""
+        return self._paces[signature, rows.bit_length()]
 
     def _gather(self, job: _Job, loop: asyncio.AbstractEventLoop) -> None:
         key = _key_of(job)
@@ -193,7 +196,9 @@ class Batcher:
     def _answer_at_once(self, batch: Sequence[_Job]) -> list[Answer] | None:
         """None when a call would have to wait, or is not for all of them."""
         signature = batch[0].signature
-        pace, started = self._paces[signature], time.perf_counter()
+        pace, started = self._pace(signature, sum(job.rows for job in batch)), time.perf_counter()
+        if not pace.is_quick:
+            return None
         try:
             answer = self._call_at_once(signature, _joined(batch))
         except Exception:
@@ -311,7 +316,8 @@ class Batcher:
         """In the event loop."""
         first, _ = answers[0]
         if first.rows:
-            self._paces[first.signature].observe_in_thread(processor_seconds)
+            rows = sum(job.rows for job, _ in answers)
+            self._pace(first.signature, rows).observe_in_thread(processor_seconds)
         for job, answer in answers:
             if job.future.done():
                 continue

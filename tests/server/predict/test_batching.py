@@ -309,7 +309,7 @@ def test_quick_calls_are_made_in_the_event_loop_for_all_that_it_has_read() -> No
     asyncio.run(scenario())
 
 
-def test_a_quick_call_is_not_larger_than_allowed_and_what_is_larger_goes_to_a_thread() -> None:
+def test_a_quick_call_is_not_larger_than_allowed_unless_one_request_is() -> None:
     async def scenario() -> None:
         model = QuickModel()
         async with batching(model, make_pace=AlwaysQuick, max_batch_size=3) as batcher:
@@ -317,7 +317,27 @@ def test_a_quick_call_is_not_larger_than_allowed_and_what_is_larger_goes_to_a_th
             answers = await ask_together(batcher, *questions)
 
         assert scores(answers) == [[1], [0, 1, 2, 3, 4], [2, 3], [4]]
-        assert (model.at_once, model.calls) == ([3, 1], [("serving_default", 5)])
+        assert (model.at_once, model.calls) == ([1, 5, 3], [])
+
+    asyncio.run(scenario())
+
+
+def test_what_is_known_of_small_calls_is_not_believed_of_large_ones() -> None:
+    made: list[Pace] = []
+
+    def make_pace() -> Pace:
+        made.append(Pace() if made else AlwaysQuick())
+        return made[-1]
+
+    async def scenario() -> None:
+        model = QuickModel()
+        async with batching(model, make_pace=make_pace, max_batch_size=3) as batcher:
+            answers = await ask_together(batcher, ask(batcher, 1), ask(batcher, *range(5)))
+            # Two that would be quick each, and are more together than is known to be.
+            await ask_together(batcher, ask(batcher, 1), ask(batcher, 2))
+
+        assert scores(answers) == [[1], [0, 1, 2, 3, 4]]
+        assert (model.at_once, model.calls) == ([1], [("serving_default", 5), ("serving_default", 2)])
 
     asyncio.run(scenario())
 
