@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +30,14 @@ KEPT_FILE = "fleet-order.json"
 _FORMAT_VERSION = 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Obeyed:
+    """The last order that was carried out here. `pinned`: where it said to be; None: at the newest."""
+
+    number: int = 0
+    pinned: Position | None = None
+
+
 class Obeys(Protocol):
     """A served model, as far as orders go. Each raises HotdeltaError when it cannot be done now."""
 
@@ -40,7 +49,8 @@ class Obeys(Protocol):
 class FleetOrders:
     """Of one model. `first` before the model is made, then `start` and `stop`; `wanted` is for any thread.
 
-    `state_dir`: where the highest number is kept, so that a store from which orders were removed is not believed.
+    `state_dir`: where the last order that was obeyed is kept: it holds at a start without the store, and a store from
+    which orders were removed is not believed.
     """
 
     def __init__(
@@ -59,7 +69,8 @@ class FleetOrders:
         self._poll_seconds = poll_seconds
         self._disk = disk or Disk()
         self._path = state_dir / KEPT_FILE if state_dir is not None else None
-        self._seen = self._kept = 0 if self._path is None else _read(self._path)
+        self._kept = _Obeyed() if self._path is None else _read(self._path)
+        self._seen = self._kept.number
         self._order: Order | None = None
         self._is_done = True
         self._has_begun = False
@@ -74,7 +85,9 @@ class FleetOrders:
         return self._order.pinned if self._order is not None else None
 
     def first(self) -> Position | None:
-        """The position to begin at, before anything newer is served. A store that is away is asked again later."""
+        """The position to begin at, before anything newer is served: that of the newest order, or, while the store is
+        away, of the one that this server obeyed last. The store is asked again later.
+        """
         before = self._seen
         try:
             order = self._begin()
@@ -85,8 +98,9 @@ class FleetOrders:
                 "orders to the fleet cannot be read",
                 store=self._store.address,
                 reason=error,
+                begins_at=self._kept.pinned or "the newest",
             )
-            return None
+            return self._kept.pinned
         if order is None:
             return None
         # To follow again has to be carried out when it came while this server was down: the model may keep its pin.
@@ -174,18 +188,21 @@ class FleetOrders:
 
     def _finish(self, order: Order) -> None:
         self._is_done = True
-        if self._path is None or order.number == self._kept:
+        obeyed = _Obeyed(order.number, order.pinned)
+        if self._path is None or obeyed == self._kept:
             return
-        document = {"format_version": _FORMAT_VERSION, "number": order.number}
+        document = {
+            "format_version": _FORMAT_VERSION,
+            "number": obeyed.number,
+            "pinned": str(obeyed.pinned) if obeyed.pinned else None,
+        }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._disk, self._path, json.dumps(document).encode())
         except OSError as error:
-            event(
-                logger, logging.ERROR, "the number of an order cannot be kept", path=self._path, reason=error
-            )
+            event(logger, logging.ERROR, "the last order cannot be kept", path=self._path, reason=error)
         else:
-            self._kept = order.number
+            self._kept = obeyed
 
     def _require_none_missing(self, order: Order | None) -> None:
         if self._seen:
@@ -212,18 +229,18 @@ class FleetOrders:
             raise ManifestError(f"order {order.number} means {order.node}, which this chain does not have")
 
 
-def _read(path: Path) -> int:
+def _read(path: Path) -> _Obeyed:
     """Raises ConfigurationError."""
     try:
         document = json.loads(path.read_bytes())
-        number = document["number"]
+        number, pinned = document["number"], document.get("pinned")
         if document["format_version"] != _FORMAT_VERSION or type(number) is not int:
             raise ValueError("it is of another format")
+        return _Obeyed(number, Position.parse(pinned) if pinned is not None else None)
     except FileNotFoundError:
-        return 0
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _Obeyed()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ManifestError) as error:
         raise ConfigurationError(
-            f"{path}, where the number of the last order is kept, cannot be used: {error}",
+            f"{path}, where the last order is kept, cannot be used: {error}",
             hint="move it away to believe the store",
         ) from error
-    return int(number)

@@ -167,10 +167,20 @@ def test_an_order_that_was_obeyed_before_a_restart_holds_also_when_the_store_was
     give(store, Verb.PIN)
     assert following(store, model, tmp_path).first() == Position(1, 2)
     restarted = following(StumblingStore(store, fails_at=1), model, tmp_path)
-    assert restarted.first() is None
+    assert restarted.first() == Position(1, 2), "not what came after it, which may be why it was ordered"
     restarted.look()
     restarted.look()
     assert (model.done, restarted.wanted) == (["pin 1.2"], Position(1, 2))
+    give(store, Verb.RESUME)
+    restarted.look()
+    assert following(StumblingStore(store, fails_at=1), model, tmp_path).first() is None
+
+
+def test_what_an_older_server_kept_is_read(store: MemoryStore, model: Obedient, tmp_path: Path) -> None:
+    (tmp_path / KEPT_FILE).write_text('{"format_version": 1, "number": 1}')
+    give(store, Verb.PIN)
+    assert following(StumblingStore(store, fails_at=1), model, tmp_path).first() is None
+    assert following(store, model, tmp_path).first() == Position(1, 2)
 
 
 def test_an_order_to_follow_again_that_came_while_a_server_was_down_is_carried_out_once(
