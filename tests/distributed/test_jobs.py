@@ -234,7 +234,7 @@ def test_trainers_that_see_one_count_of_steps_stop_by_it_and_not_by_their_own(tm
 
 
 def test_save_by_hand_stops_everybody_at_once_though_a_due_save_named_a_later_step(tmp_path: Path) -> None:
-    with trainer_0(tmp_path, Job("ranking", 0, 2, answer_seconds=5), every_steps=1) as writer:
+    with trainer_0(tmp_path, Job("ranking", 0, 2, answer_seconds=LIMIT_SECONDS), every_steps=1) as writer:
         other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
         writer.step()
         asked = JobFolder(tmp_path).read("request")
