@@ -69,7 +69,9 @@ def predict(address: tuple[str, int], context: ssl.SSLContext) -> list[float]:
 
 
 def test_who_trusts_the_certificate_is_answered(address: tuple[str, int], made: Certificates) -> None:
-    with httpx.Client(verify=trusting(made), base_url=f"https://localhost:{address[1]}") as client:
+    with httpx.Client(
+        verify=trusting(made), base_url=f"https://localhost:{address[1]}", timeout=LIMIT_SECONDS
+    ) as client:
         for _ in range(3):
             answer = client.post("/predict", content=b'{"instances": [[1, 2]]}')
             assert (answer.status_code, answer.json()["predictions"]) == (200, [3.0])
@@ -80,7 +82,7 @@ def test_large_requests_and_answers_go_through_tls_as_they_are(
 ) -> None:
     text = "a" * 5_000_000
     with httpx.Client(
-        verify=trusting(made), base_url=f"https://localhost:{address[1]}", timeout=30
+        verify=trusting(made), base_url=f"https://localhost:{address[1]}", timeout=LIMIT_SECONDS
     ) as client:
         answer = client.post("/predict", json={"signature_name": "echo", "inputs": [text]})
     assert answer.json()["outputs"]["text"] == [text]
