@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
@@ -195,27 +196,36 @@ def test_trainer_that_looks_too_late_does_not_wait_for_a_cut_that_is_over(tmp_pa
 
 
 def test_trainers_that_step_together_do_not_wait_for_each_other_in_vain(tmp_path: Path) -> None:
-    """As those whose gradients are summed: nobody ends a step before all have begun it."""
-    together, steps = threading.Barrier(2), 200
+    """As those whose gradients are summed: nobody ends a step before all have begun it.
+
+    They go on until there are enough commits: how many steps are made between a request and its answers is open.
+    """
+    together, last = threading.Barrier(2), list[int]()
 
     def train_along() -> None:
         with TrainerProgress(tmp_path, Job("ranking", 1, 2)) as progress:
-            for _ in range(steps):
-                together.wait(30)
+            for step in itertools.count(1):
+                together.wait(LIMIT_SECONDS)
                 progress.step()
+                if step in last:
+                    break
 
     weight = tf.Variable(0.0)
     options: dict[str, Any] = {"save_incremental_steps": 5, "scrub_saves": 0, "job": Job("ranking", 0, 2)}
     with DeltaWriter(tmp_path, {"weight": weight}, None, None, **options) as writer:
         other = threading.Thread(target=train_along, name="trainer-1", daemon=True)
         other.start()
-        for _ in range(steps):
+        for step in itertools.count(1):
+            if step >= 200 and commits(tmp_path) > 3:
+                last.append(step)
             weight.assign_add(1.0)
-            together.wait(30)
+            together.wait(LIMIT_SECONDS)
             writer.step()
+            if last:
+                break
         other.join(LIMIT_SECONDS)
     states = [state_at(tmp_path, delta) for delta in Scanner(tmp_path).scan().manifests[1:]]
-    assert len(states) > 1
+    assert len(states) > 2
     assert [state["trainers"]["1"]["step"] for state in states] == [state["step"] for state in states]
 
 
@@ -234,7 +244,7 @@ def test_trainers_that_see_one_count_of_steps_stop_by_it_and_not_by_their_own(tm
 
 
 def test_save_by_hand_stops_everybody_at_once_though_a_due_save_named_a_later_step(tmp_path: Path) -> None:
-    with trainer_0(tmp_path, Job("ranking", 0, 2, answer_seconds=5), every_steps=1) as writer:
+    with trainer_0(tmp_path, Job("ranking", 0, 2, answer_seconds=LIMIT_SECONDS), every_steps=1) as writer:
         other = TrainerProgress(tmp_path, Job("ranking", 1, 2))
         writer.step()
         asked = JobFolder(tmp_path).read("request")

@@ -12,6 +12,7 @@ import pytest
 from hotdelta.train.servers import patience
 from hotdelta.train.servers.patience import silent_servers, why_silent
 from tests.reserved_ports import reserved_ports
+from tests.waiting import LIMIT_SECONDS
 
 
 @contextmanager
@@ -30,12 +31,18 @@ def listening(greet: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.join()
 
 
-def test_one_that_speaks_first_answers() -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the thread is that answers."""
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", LIMIT_SECONDS)
+
+
+def test_one_that_speaks_first_answers(patient: None) -> None:
     with listening(lambda connection: connection.sendall(b"hello")) as address:
         assert why_silent(address) is None
 
 
-def test_one_that_hangs_up_does_not_answer() -> None:
+def test_one_that_hangs_up_does_not_answer(patient: None) -> None:
     with listening(lambda connection: None) as address:
         assert why_silent(address) == "it hangs up"
 

@@ -237,21 +237,21 @@ def test_a_server_that_was_killed_catches_up_when_it_starts_again(deployment: De
     assert deployment.server.probe(position) == (position, expected)
 
 
+def line_of_one_more_update(deployment: Deployment) -> dict[str, Any]:
+    """Of one that was served soon: an update that nobody asks for is not waited for."""
+    server, trainer = deployment.server, deployment.trainer
+    trainer.train(0, 0)
+    position, expected = trainer.save()
+    assert server.probe(position) == (position, expected)
+    wait_until(lambda: bool(lines_of(server, position)), "the update is in the log")
+    (line,) = lines_of(server, position)
+    return line if line["message"] == "update served" else line_of_one_more_update(deployment)
+
+
 @pytest.mark.I7
 def test_one_log_line_for_each_update_tells_every_stage_of_its_lag(deployment: Deployment) -> None:
-    server, trainer = deployment.server, deployment.trainer
-
-    def line_of_one_more_update() -> dict[str, Any]:
-        """Of one that was served soon: an update that nobody asks for is not waited for."""
-        trainer.train(0, 0)
-        position, _ = trainer.save()
-        server.probe(position)
-        wait_until(lambda: bool(lines_of(server, position)), "the update is in the log")
-        (line,) = lines_of(server, position)
-        return line if line["message"] == "update served" else line_of_one_more_update()
-
     stages = {"committed_to_seen_ms", "verify_ms", "stage_ms", "gate_wait_ms", "apply_ms", "first_served_ms"}
-    assert stages | {"step", "rows", "bytes"} <= line_of_one_more_update().keys()
+    assert stages | {"step", "rows", "bytes"} <= line_of_one_more_update(deployment).keys()
 
 
 def test_ids_out_of_range_are_refused_and_nothing_else_happens(deployment: Deployment) -> None:
@@ -323,10 +323,8 @@ def test_sigterm_lets_requests_in_flight_finish_and_ends_with_exit_code_0(deploy
 
 def test_all_that_a_server_writes_from_its_start_to_ctrl_c_is_json(deployment: Deployment) -> None:
     server = deployment.server
-    deployment.trainer.train(3, 5)
-    position, expected = deployment.trainer.save()
     server.wait_until_ready()
-    assert server.probe(position) == (position, expected)
+    line_of_one_more_update(deployment)
 
     server.process.send_signal(signal.SIGINT)
     assert server._stdout.read() == ""

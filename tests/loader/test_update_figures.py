@@ -23,6 +23,7 @@ from tests.waiting import wait_until
 
 StartTrainer = Callable[[], Trainer]
 QUESTION = {"inputs": {"ids": [1, 2, 3]}}
+MAX_WAIT_MS = 60_000
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def served(root: Path, **settings: object) -> Iterator[TestClient]:
         late_data_seconds=0.5,
         **settings,  # type: ignore[arg-type]
     )
-    app = application(Loader(chosen), model_name="steps")
+    app = application(Loader(chosen), model_name="steps", max_wait_ms=MAX_WAIT_MS)
     with TestClient(app, raise_server_exceptions=False) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200, lambda: client.get("/readyz").text)
         yield client
@@ -43,7 +44,7 @@ def served(root: Path, **settings: object) -> Iterator[TestClient]:
 
 def wait_for(client: TestClient, position: Position) -> None:
     """Its first answer is counted a moment later."""
-    answer = client.post("/predict", json={**QUESTION, "min_position": str(position), "wait_ms": 10_000})
+    answer = client.post("/predict", json={**QUESTION, "min_position": str(position), "wait_ms": MAX_WAIT_MS})
     assert answer.status_code == 200, answer.text
 
 

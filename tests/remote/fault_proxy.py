@@ -28,9 +28,8 @@ from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 _DELAY_SECONDS = 0.05
-# How many later requests overtake one that is held, unless none comes for so long.
+# How many later requests overtake one that is held.
 _OVERTAKEN_BY = 2
-_HELD_SECONDS = 0.3
 _NEWEST_LISTED = re.compile(rb"<Contents>(?:(?!<Contents>).)*</Contents>(?!.*<Contents>)", re.DOTALL)
 
 
@@ -113,6 +112,8 @@ class FaultProxy:
 
     def __init__(self, endpoint: str, plan: Plan | None = None) -> None:
         self.plan = plan
+        self.held_seconds = 0.3
+        """So long a request waits for those that overtake it: many clients have none until it is answered."""
         self.seen: list[Request] = []
         self._upstream = urlsplit(endpoint).netloc
         self._changed = threading.Condition()
@@ -174,7 +175,7 @@ class FaultProxy:
         with self._changed:
             self._changed.wait_for(
                 lambda: self._is_closed or self._answered_since(request.number) >= _OVERTAKEN_BY,
-                _HELD_SECONDS,
+                self.held_seconds,
             )
 
     def answered(self, request: Request) -> None:

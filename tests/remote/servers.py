@@ -28,8 +28,10 @@ BUCKET = "tests"
 
 _LIMIT_SECONDS = 90.0
 _STARTS = 5
-# Below these the system gives ports to connections of its own.
+# Above these the system gives ports to connections of its own.
 _PORTS = range(12_000, 32_000)
+# Not the source of chance that tests set, and with it those of other processes: they would all choose the same ports.
+_CHANCE = random.SystemRandom()
 _PROGRAMS = Path(sys.executable).parent
 
 
@@ -175,10 +177,11 @@ def _rclone(directory: Path, ports: Sequence[int]) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
+    """Which nobody uses now; no connection is given one of them later, as it would be one that the system chose."""
     with ExitStack() as stack:
         ports: list[int] = []
         while len(ports) < count:
-            port = random.choice(_PORTS)
+            port = _CHANCE.choice(_PORTS)
             each = stack.enter_context(socket.socket())
             with suppress(OSError):
                 each.bind(("", port))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,6 +92,37 @@ def answered_before(address: tuple[str, int]) -> Iterator[socket.socket]:
         connection = _answered(address)
     with connection:
         yield connection
+
+
+class Pace:
+    """How long we took, at most, between two calls."""
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        self.longest_seconds, self._last = max(self.longest_seconds, now - self._last), now
+
+
+def told_in_time(story: Callable[[Pace], object], *, seconds: float) -> None:
+    """For tests of what a server does to clients that are in time: a story in which we were late tells nothing of it.
+
+    `story` calls what it is given between any two things that it does. When it fails, and took `seconds` or more for
+    one of them, it is told again; when that goes on for long it has failed.
+    """
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
+        go_on = Pace()
+        try:
+            story(go_on)
+        except (AssertionError, LookupError, OSError, ValueError):
+            go_on()
+            if go_on.longest_seconds < seconds or time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def _answered(address: tuple[str, int]) -> socket.socket | None:

@@ -44,7 +44,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     app = create_app(configuration, functools.partial(_make_loader, is_one_model=True))
     with serving_app(app) as (host, port):
         address = f"http://{host}:{port}"
-        wait_until(lambda: httpx.get(f"{address}/readyz").status_code == 200, "the server is ready")
+        wait_until(
+            lambda: httpx.get(f"{address}/readyz", timeout=LIMIT_SECONDS).status_code == 200,
+            "the server is ready",
+        )
         yield address
 
 
@@ -86,7 +89,7 @@ def test_schemathesis_finds_nothing(url: str, tmp_path: Path) -> None:
 
 
 def test_the_description_says_what_the_signature_of_the_served_model_takes(url: str) -> None:
-    paths = httpx.get(f"{url}/openapi.json").json()["paths"]
+    paths = httpx.get(f"{url}/openapi.json", timeout=LIMIT_SECONDS).json()["paths"]
 
     (rows, columns) = schema_of(paths, "/predict")["anyOf"]
     user = rows["properties"]["instances"]["items"]["properties"]["user"]

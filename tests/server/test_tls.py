@@ -23,7 +23,7 @@ from server.configuration import read_configuration
 from server.http.handshakes import MAX_HANDSHAKES
 from server.tls import TlsFiles
 from tests.server.certificates import Certificates, Pair, encrypt_key, signed
-from tests.server.connections import BODY, LENGTH, read_answer, request, serving
+from tests.server.connections import BODY, LENGTH, Pace, read_answer, request, serving, told_in_time
 from tests.server.fake_model import FakeModel
 from tests.waiting import LIMIT_SECONDS, wait_until
 
@@ -69,7 +69,9 @@ def predict(address: tuple[str, int], context: ssl.SSLContext) -> list[float]:
 
 
 def test_who_trusts_the_certificate_is_answered(address: tuple[str, int], made: Certificates) -> None:
-    with httpx.Client(verify=trusting(made), base_url=f"https://localhost:{address[1]}") as client:
+    with httpx.Client(
+        verify=trusting(made), base_url=f"https://localhost:{address[1]}", timeout=LIMIT_SECONDS
+    ) as client:
         for _ in range(3):
             answer = client.post("/predict", content=b'{"instances": [[1, 2]]}')
             assert (answer.status_code, answer.json()["predictions"]) == (200, [3.0])
@@ -80,7 +82,7 @@ def test_large_requests_and_answers_go_through_tls_as_they_are(
 ) -> None:
     text = "a" * 5_000_000
     with httpx.Client(
-        verify=trusting(made), base_url=f"https://localhost:{address[1]}", timeout=30
+        verify=trusting(made), base_url=f"https://localhost:{address[1]}", timeout=LIMIT_SECONDS
     ) as client:
         answer = client.post("/predict", json={"signature_name": "echo", "inputs": [text]})
     assert answer.json()["outputs"]["text"] == [text]
@@ -94,7 +96,11 @@ def test_who_speaks_no_tls_is_hung_up_on_and_others_are_answered(made: Certifica
             with contextlib.suppress(ConnectionError):
                 while plain.recv(4096):
                     pass
-        assert predict(address, trusting(made)) == [3.0]
+
+        def story(_: Pace) -> None:
+            assert predict(address, trusting(made)) == [3.0]
+
+        told_in_time(story, seconds=0.2)
 
 
 def test_those_who_never_begin_their_handshake_keep_nobody_out(made: Certificates) -> None:
@@ -144,20 +150,27 @@ def test_who_takes_nothing_of_his_answer_is_hung_up_on_with_tls_too(made: Certif
     size = 15 * 2**20
     body = b'{"signature_name": "echo", "inputs": ["%b"]}' % (b"a" * size)
     settings = {"client_timeout_seconds": 1.0, "max_buffered_bytes": 20 * 2**20}
-    with (
-        serving(FakeModel(), **settings, **flags(made)) as address,
-        connected(address, trusting(made)) as connection,
-    ):
-        connection.sendall(request(f"Content-Length: {len(body)}", body=body))
-        connection.recv(1)
-        # There is no place for that beside what he does not take.
-        large = request(f"Content-Length: {size}", body=BODY.ljust(size))
-        wait_until(lambda: status_of(address, made, large) == 200, "there is place again")
-        count = 1
-        with contextlib.suppress(OSError):
-            while piece := connection.recv(2**20):
-                count += len(piece)
-        assert count < size
+
+    def story(go_on: Pace) -> None:
+        with (
+            serving(FakeModel(), **settings, **flags(made)) as address,
+            connected(address, trusting(made)) as connection,
+        ):
+            go_on()
+            connection.sendall(request(f"Content-Length: {len(body)}", body=body))
+            go_on()
+            connection.recv(1)
+            go_on()
+            # There is no place for that beside what he does not take.
+            large = request(f"Content-Length: {size}", body=BODY.ljust(size))
+            wait_until(lambda: status_of(address, made, large) == 200, "there is place again")
+            count = 1
+            with contextlib.suppress(OSError):
+                while piece := connection.recv(2**20):
+                    count += len(piece)
+            assert count < size
+
+    told_in_time(story, seconds=0.5)
 
 
 def status_of(address: tuple[str, int], made: Certificates, sent: bytes) -> int:

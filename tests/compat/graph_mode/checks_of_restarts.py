@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from tests.compat.graph_mode.small_graphs import (
     live_state,
     monitored,
     new_graph,
+    settle,
     train,
 )
 from tests.waiting import LIMIT_SECONDS
@@ -339,7 +340,8 @@ def test_workers_that_step_together_are_saved_in_time(
         with together(cluster, tmp_path, 1) as (worker, other):
             along = threading.Thread(target=step_on, args=(worker, other, 30), daemon=True)
             along.start()
-            step_on(chief, model, 30)
+            # However slow the disk is, each full that is due finds the one before it written.
+            step_on(chief, model, 30, then=settle)
             along.join(LIMIT_SECONDS)
             worker.close()
         chief.close()
@@ -364,7 +366,7 @@ def together(cluster: LocalCluster, directory: Path, number: int) -> Iterator[tu
                 master=cluster.targets[number],
                 is_chief=is_chief,
                 hooks=[optimizer.make_session_run_hook(is_chief, num_tokens=0)],
-                progress=tf.train.job_progress(directory, Job("ranking", number, 2, answer_seconds=2.0)),
+                progress=tf.train.job_progress(directory, Job("ranking", number, 2)),
                 save_checkpoint_steps=6,
                 # A thread of tf.train waits for gradients that nobody sends any more.
                 stop_grace_period_secs=0.1,
@@ -381,9 +383,10 @@ def join_queue_runners() -> None:
             assert not thread.is_alive(), thread.name
 
 
-def step_on(session: Any, model: Model, steps: int) -> None:
+def step_on(session: Any, model: Model, steps: int, *, then: Callable[[], None] = lambda: None) -> None:
     for step in range(steps):
         session.run(model.train, {model.ids: [step % ROWS]})
+        then()
 
 
 def test_a_full_and_the_progress_in_it_are_of_one_moment(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tests.compat.graph_mode.small_graphs import (
     new_graph,
     train,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -51,6 +52,8 @@ def test_a_monitored_session_goes_on_on_another_machine(address: str, machine: A
     with new_graph():
         model = build_model(Build(), tf.train.AdagradOptimizer(0.1))
         with monitored(address) as session:  # type: ignore[arg-type]
+            # Until then the next full takes its place.
+            wait_until(lambda: in_log(address, Kind.FULL) == ["1.1"], "the first full is published")
             train(session, model, [[1], [2], [3], [4], [5]])
             last = live_state(session)
     assert in_log(address, Kind.FULL) == ["1.1", "1.4"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,22 +67,32 @@ class RemoteChain:
 
 
 class Follower:
-    """Serves whatever is here, as far as deltas or fulls lead, at once."""
+    """Serves whatever is here, as far as deltas or fulls lead, at once, until it is told to stay somewhere.
+
+    A commit is here a moment before the thread of the mirror tells of it.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.following = Following()
         self.arrivals: list[Path | None] = []
-        self.is_still = False
+        self._is_still = False
+        self._guard_following = threading.Lock()
 
     def __call__(self) -> Following:
         return self.following
 
     def hear(self, path: Path | None) -> None:
         self.arrivals.append(path)
-        if not self.is_still:
-            newest = Scanner(self._directory).scan().manifests
-            self.following = Following(newest[-1].node if newest else None)
+        with self._guard_following:
+            if not self._is_still:
+                newest = Scanner(self._directory).scan().manifests
+                self.following = Following(newest[-1].node if newest else None)
+
+    def stay(self, following: Following) -> None:
+        """Whatever it hears from now on."""
+        with self._guard_following:
+            self._is_still, self.following = True, following
 
 
 class Mirrors:
@@ -156,7 +167,9 @@ def test_a_start_takes_the_newest_full_and_then_each_delta(
         here = directory_of(mirrors.directory, manifest.kind) / trained.name
         assert here.read_bytes() == trained.read_bytes()
     assert not list(mirrors.directory.rglob("*.data-00001-of-00002")), "slots stay where they are"
-    status = status_when(mirror, lambda status: status.fetched_commits == 4)
+    wait_until(lambda: len(mirrors.follower.arrivals) == 4, lambda: mirrors.follower.arrivals)
+    status = mirror.status()
+    assert status.fetched_commits == 4
     assert status.fetched_bytes == sum(manifest.serving_bytes for manifest in manifests)
     assert (status.newest, status.is_reached) == (Position(1, 8), True)
     assert [path.name for path in mirrors.follower.arrivals if path] == [
@@ -188,8 +201,9 @@ def test_what_somebody_tidied_up_is_fetched_again(
     if not is_running:
         mirrors.stop()
         mirrors.follower.following = Following()
-    for path in mirrors.directory.rglob("*.data-00000-of-00002"):
-        path.unlink()
+    for path in list(mirrors.directory.rglob("*.data-00000-of-00002")):
+        # The mirror that finds one of them gone removes what is left of the others.
+        path.unlink(missing_ok=True)
     if not is_running:
         mirrors.start(store)
 
@@ -448,8 +462,7 @@ def test_a_follower_that_is_stuck_gets_a_full(
     mirrors.wait_for("f1.1")
     remote.deltas(1)
     mirrors.wait_for("f1.1", "d1.2")
-    mirrors.follower.is_still = True
-    mirrors.follower.following = Following(remote.chain.manifests[0].node, wants_full=True)
+    mirrors.follower.stay(Following(remote.chain.manifests[0].node, wants_full=True))
     remote.full()
     mirrors.wait_for("f1.1", "d1.2", "f1.3", "d1.3")
 
@@ -459,17 +472,17 @@ def test_deltas_that_go_on_coming_do_not_keep_a_full_from_a_follower_that_is_stu
 ) -> None:
     mirrors.start(store)
     mirrors.wait_for("f1.1")
-    mirrors.follower.is_still = True
-    mirrors.follower.following = Following(remote.chain.manifests[0].node, wants_full=True)
+    mirrors.follower.stay(Following(remote.chain.manifests[0].node, wants_full=True))
     full = remote.chain.close_with_full([3])
     remote.publish(remote.chain.manifests[-2])
     mirrors.wait_for("f1.1", "d1.2")
     remote.publish(full)
-    until = time.monotonic() + 10 * STUCK_SECONDS
-    while "f1.2" not in mirrors.here and time.monotonic() < until:
+
+    def is_here_when_another_delta_has_come() -> bool:
         remote.deltas(1)
-        time.sleep(STUCK_SECONDS / 5)
-    assert "f1.2" in mirrors.here, mirrors.here
+        return "f1.2" in mirrors.here
+
+    wait_until(is_here_when_another_delta_has_come, lambda: mirrors.here, poll_seconds=STUCK_SECONDS / 5)
 
 
 def test_a_follower_that_takes_no_deltas_costs_no_more_while_there_is_no_newer_full(
@@ -484,8 +497,7 @@ def test_a_follower_that_takes_no_deltas_costs_no_more_while_there_is_no_newer_f
     monkeypatch.setattr("hotdelta.remote.mirror.mirror.choose", asking)
     mirrors.start(store)
     mirrors.wait_for("f1.1")
-    mirrors.follower.is_still = True
-    mirrors.follower.following = Following(remote.chain.manifests[0].node, wants_full=True)
+    mirrors.follower.stay(Following(remote.chain.manifests[0].node, wants_full=True))
     until = time.monotonic() + 1.5 * STUCK_SECONDS
     while time.monotonic() < until:
         remote.deltas(1)

@@ -72,6 +72,8 @@ def test_what_was_there_and_what_is_committed_are_published_in_order(
     store = CountingStore(MemoryStore())
     before = chain.delta([1])
     publisher = start(store)
+    # Of fulls that wait the newest takes the place of the others.
+    wait_until(lambda: in_log(store.inner, Kind.FULL) == ["1.1"], "the first full is not published")
     after = [chain.delta([2]), chain.delta([3]), chain.close_with_full([4])]
     committed(publisher, *after[:2], chain.manifests[-2], after[2])
     publisher.wait()
@@ -111,10 +113,10 @@ def test_a_store_that_is_away_stops_nobody_and_gets_all_when_it_is_back(
 ) -> None:
     store = AwayStore(MemoryStore())
     publisher = start(store, seconds=0.0)
-    wait_until(lambda: publisher.figures.commits["full"] == 1, "the first full is not published")
+    wait_until(lambda: publisher.published_of(chain.manifests) == chain.manifests, "the first full waits")
     store.is_away = True
     committed(publisher, *(chain.delta([n]) for n in range(5)))
-    wait_until(lambda: publisher.figures.failures, "nothing has failed")
+    wait_until(lambda: publisher.figures.away_since, "nothing has failed")
     since = publisher.figures.away_since
     assert publisher.figures.unpublished.deltas == 5
     with pytest.raises(

@@ -23,7 +23,7 @@ from tests.remote.fault_proxy import (
     seeded_faults,
 )
 from tests.remote.servers import S3Server
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 T = TypeVar("T")
 
@@ -193,6 +193,7 @@ def test_the_proxy_does_what_it_says(place: Place) -> None:
     with pytest.raises(StoreError):
         place.store.get("log/3", max_bytes=10)
     place.proxy.plan = nth_request(1, Fault.OVERTAKEN)
+    place.proxy.held_seconds = LIMIT_SECONDS
     begun = len(place.proxy.seen)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(place.store.put, "head", b"first")

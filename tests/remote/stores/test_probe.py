@@ -14,6 +14,7 @@ from hotdelta.remote.stores.memory import MemoryStore
 from hotdelta.remote.stores.opening import open_store
 from hotdelta.remote.stores.probe import Fitness, probe, require_fit
 from tests.remote.servers import S3Server
+from tests.waiting import wait_until
 
 
 def fitness(store: Store) -> dict[str, Fitness]:
@@ -48,12 +49,19 @@ class Conditionless(MemoryStore):
 
 
 class Racing(MemoryStore):
-    """Looks first and puts then."""
+    """Looks first and puts then: of those who come at once two have looked before anybody puts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks: list[str] = []
 
     def put_new(self, name: str, content: bytes) -> None:
-        if name in self._objects:
+        is_there = name in self._objects
+        self._looks.append(name)
+        if is_there:
             super().put_new(name, content)
-        time.sleep(0.05)
+        if name.endswith("at-once"):
+            wait_until(lambda: self._looks.count(name) > 1, "another one who looks")
         self.put(name, content)
 
 

@@ -23,6 +23,7 @@ from tests.waiting import LIMIT_SECONDS
 __all__ = ["prepared_root", "root", "train"]
 
 TOKEN = "0123456789abcdef" * 2
+MAX_WAIT_MS = 60_000
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 expect.set_options(timeout=LIMIT_SECONDS * 1000)
@@ -86,6 +87,8 @@ def followed(root: Path, **settings: Any) -> Iterator[str]:
         late_data_seconds=0.5,
         **of_loader,
     )
-    app = application(Loader(chosen), model_name="steps", admin_token_file=tokens, **settings)
+    app = application(
+        Loader(chosen), model_name="steps", admin_token_file=tokens, max_wait_ms=MAX_WAIT_MS, **settings
+    )
     with serving_app(app) as (host, port):
         yield f"http://{host}:{port}"

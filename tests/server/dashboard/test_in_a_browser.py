@@ -20,7 +20,7 @@ from loader import LoaderStatus, SanityLimits, SanitySettings, State
 from server.app import create_app
 from tests.loader.step_model import Trainer, find_commit
 from tests.server.connections import serving, serving_app
-from tests.server.dashboard.conftest import TOKEN, followed
+from tests.server.dashboard.conftest import MAX_WAIT_MS, TOKEN, followed
 from tests.server.fake_model import FakeModel
 from tests.server.models.fleets import TOKEN as OPERATOR_TOKEN
 from tests.server.models.fleets import Answering, Yard, several
@@ -35,16 +35,18 @@ SMALL_VALUES = SanitySettings(LIMITS, LIMITS)
 
 def ask(url: str, position: object = "1.2") -> None:
     """A prediction from a position, which is served then."""
-    question = {**QUESTION, "min_position": str(position), "wait_ms": 10_000}
+    question = {**QUESTION, "min_position": str(position), "wait_ms": MAX_WAIT_MS}
     assert httpx.post(f"{url}/predict", json=question, timeout=LIMIT_SECONDS).status_code == 200
 
 
 def ready(url: str) -> None:
-    wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200, "the server is ready")
+    wait_until(
+        lambda: httpx.get(f"{url}/readyz", timeout=LIMIT_SECONDS).status_code == 200, "the server is ready"
+    )
 
 
 def version(url: str) -> dict[str, Any]:
-    document: dict[str, Any] = httpx.get(f"{url}/model/version").json()
+    document: dict[str, Any] = httpx.get(f"{url}/model/version", timeout=LIMIT_SECONDS).json()
     return document
 
 
@@ -294,7 +296,8 @@ def test_a_model_that_is_unloaded_under_the_page_is_said_to_be_gone(tmp_path: Pa
         expect(page.locator("#position")).to_have_text("2.7")
 
         bearer = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-        assert httpx.post(f"{url}/models/b/unload", headers=bearer).status_code == 200
+        unloaded = httpx.post(f"{url}/models/b/unload", headers=bearer, timeout=LIMIT_SECONDS)
+        assert unloaded.status_code == 200
 
         expect(page.locator("#reason")).to_have_text("b is not served here any more: choose another model.")
         expect(page.locator("#position")).to_have_text("")

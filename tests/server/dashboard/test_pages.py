@@ -15,7 +15,7 @@ from server.dashboard.stream import MAX_WATCHERS
 from tests.server.conftest import Serve
 from tests.server.connections import serving
 from tests.server.fake_model import FakeModel
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 STATIC = files("server.dashboard") / "static"
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -105,17 +105,17 @@ def test_with_tokens_the_page_is_for_everybody_and_what_it_shows_is_not(serve: S
 def test_no_more_look_than_may_and_each_that_leaves_makes_room() -> None:
     with serving(FakeModel()) as (host, port):
         url = f"http://{host}:{port}{pages.EVENTS}"
-        clients = [httpx.Client(timeout=60) for _ in range(MAX_WATCHERS)]
+        clients = [httpx.Client(timeout=LIMIT_SECONDS) for _ in range(MAX_WATCHERS)]
         looking = [client.send(client.build_request("GET", url), stream=True) for client in clients]
         for answer in looking:
             assert next(answer.iter_bytes()).startswith(b'data: {"version"')
-        assert httpx.get(url).status_code == 503
+        assert httpx.get(url, timeout=LIMIT_SECONDS).status_code == 503
 
         looking[0].close()
         clients[0].close()
 
         def is_seen() -> bool:
-            with httpx.stream("GET", url) as answer:
+            with httpx.stream("GET", url, timeout=LIMIT_SECONDS) as answer:
                 return answer.status_code == 200
 
         wait_until(is_seen, "there is room again")

@@ -22,12 +22,14 @@ from tests.server.application import application
 from tests.server.connections import (
     BODY,
     LENGTH,
+    Pace,
     answered_before,
     ask,
     read_answer,
     request,
     serving,
     serving_app,
+    told_in_time,
 )
 from tests.server.fake_model import FakeModel
 from tests.waiting import wait_until
@@ -129,15 +131,19 @@ def test_who_closes_his_side_after_several_requests_gets_all_answers(address: tu
 def test_who_is_hung_up_on_while_several_of_his_requests_wait_leaves_no_trace_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with serving(FakeModel(), client_timeout_seconds=0.2) as address, socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(30)
-        connection.connect(address)
-        connection.sendall(request(line="GET /openapi.json HTTP/1.1", body=b"") * 12_000)
-        # Reset: he takes nothing, and there is more that nobody has read.
-        reset = select.poll()
-        reset.register(connection, 0)
-        assert reset.poll(30_000)
+    def story(go_on: Pace) -> None:
+        with serving(FakeModel(), client_timeout_seconds=0.2) as address, socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(30)
+            connection.connect(address)
+            connection.sendall(request(line="GET /openapi.json HTTP/1.1", body=b"") * 12_000)
+            go_on()
+            # Reset: he takes nothing, and there is more that nobody has read.
+            reset = select.poll()
+            reset.register(connection, 0)
+            assert reset.poll(30_000)
+
+    told_in_time(story, seconds=0.1)
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
@@ -149,20 +155,27 @@ def echo(size: int, *headers: str) -> bytes:
 @pytest.mark.parametrize("headers", [[], ["Connection: close"]])
 def test_who_takes_nothing_of_his_answer_is_hung_up_on(headers: list[str]) -> None:
     size = 15 * MIB
-    with (
-        serving(FakeModel(), client_timeout_seconds=0.2, max_buffered_bytes=20 * MIB) as address,
-        answered_before(address) as connection,
-    ):
-        connection.sendall(echo(size, *headers))
-        connection.recv(1)
-        # There is no place for that beside what he does not take.
-        while ask(address, request(f"Content-Length: {size}", body=BODY.ljust(size)))[0] == 503:
-            pass
-        count = 1
-        with contextlib.suppress(ConnectionError):
-            while piece := connection.recv(MIB):
-                count += len(piece)
-        assert count < size
+
+    def story(go_on: Pace) -> None:
+        with (
+            serving(FakeModel(), client_timeout_seconds=0.2, max_buffered_bytes=20 * MIB) as address,
+            answered_before(address) as connection,
+        ):
+            go_on()
+            connection.sendall(echo(size, *headers))
+            go_on()
+            connection.recv(1)
+            go_on()
+            # There is no place for that beside what he does not take.
+            while ask(address, request(f"Content-Length: {size}", body=BODY.ljust(size)))[0] == 503:
+                go_on()
+            count = 1
+            with contextlib.suppress(ConnectionError):
+                while piece := connection.recv(MIB):
+                    count += len(piece)
+            assert count < size
+
+    told_in_time(story, seconds=0.1)
 
 
 def test_who_takes_nothing_of_his_answer_is_not_idle() -> None:
@@ -175,17 +188,22 @@ def test_who_takes_nothing_of_his_answer_is_not_idle() -> None:
 
 def test_who_takes_his_answer_slowly_is_hung_up_on_when_there_is_no_place_for_others() -> None:
     size = 15 * MIB
-    with (
-        serving(FakeModel(), client_timeout_seconds=3, max_buffered_bytes=16 * MIB) as address,
-        answered_before(address) as connection,
-        connection.makefile("rb") as stream,
-    ):
-        connection.sendall(echo(size))
-        for _ in range(8):
-            assert len(stream.read(MIB // 2)) == MIB // 2
-            threading.Event().wait(0.45)
-        large = request(f"Content-Length: {size}", body=BODY.ljust(size))
-        assert [ask(address, large)[0] for _ in range(2)] == [503, 200]
+
+    def story(go_on: Pace) -> None:
+        with (
+            serving(FakeModel(), client_timeout_seconds=3, max_buffered_bytes=16 * MIB) as address,
+            answered_before(address) as connection,
+            connection.makefile("rb") as stream,
+        ):
+            connection.sendall(echo(size))
+            for _ in range(8):
+                assert len(stream.read(MIB // 2)) == MIB // 2
+                threading.Event().wait(0.45)
+                go_on()
+            large = request(f"Content-Length: {size}", body=BODY.ljust(size))
+            assert [ask(address, large)[0] for _ in range(2)] == [503, 200]
+
+    told_in_time(story, seconds=1.5)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +215,18 @@ def test_who_sends_his_body_slowly_is_hung_up_on_when_there_is_no_place_for_othe
     small = request("Content-Length: 20000", body=BODY.ljust(20_000))
     # Long enough that he is not late before the first of the others asks.
     options: dict[str, Any] = {"max_body_bytes": MIB, "client_timeout_seconds": 3, **limit}
-    app = application(FakeModel(), **options)
-    with serving_app(app) as address, answered_before(address) as slow:
-        slow.sendall(request(f"Content-Length: {MIB}", body=BODY.ljust(MIB - 10_000)))
-        # Before that one of the others may find a place, and then he is the one that has none.
-        wait_until(lambda: app.state.limits.buffered.bytes == MIB - 10_000, "his body is there")
-        assert is_answered(address, small, slow, wanted=False)
-        assert is_answered(address, small, slow, wanted=True)
+
+    def story(go_on: Pace) -> None:
+        caplog.clear()
+        app = application(FakeModel(), **options)
+        with serving_app(app) as address, answered_before(address) as slow:
+            slow.sendall(request(f"Content-Length: {MIB}", body=BODY.ljust(MIB - 10_000)))
+            # Before that one of the others may find a place, and then he is the one that has none.
+            wait_until(lambda: app.state.limits.buffered.bytes == MIB - 10_000, "his body is there")
+            for wanted in (False, True):
+                assert is_answered(address, small, slow, wanted=wanted, go_on=go_on)
+
+    told_in_time(story, seconds=1.5)
     said = [
         record.getMessage() for record in caplog.records if record.name == "server.http.connection_limits"
     ]
@@ -211,9 +234,12 @@ def test_who_sends_his_body_slowly_is_hung_up_on_when_there_is_no_place_for_othe
     assert said == [f"clients are refused limit=--{name.replace('_', '-')} value={value} refused=1"]
 
 
-def is_answered(address: tuple[str, int], sent: bytes, slow: socket.socket, *, wanted: bool) -> bool:
+def is_answered(
+    address: tuple[str, int], sent: bytes, slow: socket.socket, *, wanted: bool, go_on: Pace
+) -> bool:
     """Whether that comes about while somebody sends a byte now and then."""
     for _ in range(300):
+        go_on()
         with contextlib.suppress(ConnectionError):
             slow.sendall(b" ")
         status = 0
@@ -227,19 +253,23 @@ def is_answered(address: tuple[str, int], sent: bytes, slow: socket.socket, *, w
 
 
 def test_an_answer_may_take_as_long_as_it_is_being_taken() -> None:
-    with (
-        serving(FakeModel(), client_timeout_seconds=3) as address,
-        answered_before(address) as connection,
-    ):
-        connection.sendall(echo(15 * MIB))
-        count = 0
-        for part in range(1, 16):
-            while count < part * MIB:
-                piece = connection.recv(MIB)
-                assert piece
-                count += len(piece)
-            if part < 10:
-                threading.Event().wait(0.45)
+    def story(go_on: Pace) -> None:
+        with (
+            serving(FakeModel(), client_timeout_seconds=3) as address,
+            answered_before(address) as connection,
+        ):
+            connection.sendall(echo(15 * MIB))
+            count = 0
+            for part in range(1, 16):
+                while count < part * MIB:
+                    piece = connection.recv(MIB)
+                    assert piece
+                    count += len(piece)
+                if part < 10:
+                    threading.Event().wait(0.45)
+                go_on()
+
+    told_in_time(story, seconds=1.5)
 
 
 def test_bodies_of_all_connections_together_have_a_limit() -> None:

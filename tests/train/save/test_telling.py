@@ -24,6 +24,7 @@ from hotdelta.errors import ConfigurationError
 from hotdelta.train import CheckpointConfig, DeltaWriter
 from tests.event_files import scalars_of
 from tests.full_disk import small_files_only
+from tests.remote.servers import free_ports
 from tests.server.metrics.scrape import Scrape
 from tests.server.metrics.test_reference import described
 
@@ -54,12 +55,6 @@ class Loop:
 
 def told_by(registry: CollectorRegistry) -> Scrape:
     return Scrape(generate_latest(registry).decode())
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def told_at(port: int) -> Scrape:
@@ -128,7 +123,7 @@ def test_two_chains_of_a_process_share_a_registry(tmp_path: Path) -> None:
 
 
 def test_a_port_is_open_from_the_first_save_to_the_last(tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     loop = Loop(tmp_path, metrics_port=port)
     loop.commit(1)
     told = told_at(port)
@@ -140,10 +135,10 @@ def test_a_port_is_open_from_the_first_save_to_the_last(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_heard_of_at_once_and_nothing_is_held(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind(("127.0.0.1", port))
         listener.listen()
-        port = listener.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"metrics_port {port}: Address already in use"):
             Loop(tmp_path, metrics_port=port)
     Loop(tmp_path, metrics_port=port).writer.close()
@@ -161,7 +156,7 @@ def test_what_is_no_registry_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_config_says_who_is_told_too(tmp_path: Path) -> None:
-    registry, port = CollectorRegistry(), free_port()
+    registry, (port,) = CollectorRegistry(), free_ports(1)
     config = CheckpointConfig(
         tmp_path, step_interval=1000, metrics_registry=registry, metrics_port=f"127.0.0.1:{port}"
     )
