@@ -371,8 +371,6 @@ def _log_to_stderr(log_format: str) -> LogWriter:
     # On the root, and before TensorFlow is imported, which brings handlers of its own when there is none.
     logging.getLogger().addHandler(log)
     logging.captureWarnings(True)
-    # gRPC writes to standard error by itself, of every bad handshake, and in a format of its own.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     for name in ("server", "loader", "hotdelta"):
         logging.getLogger(name).setLevel(logging.INFO)
     return log

@@ -32,11 +32,14 @@ class TlsFiles:
         found = (self.certificate, self.key, self.client_ca)
         return tuple(path for path in found if path is not None)
 
-    def context(self) -> ssl.SSLContext:
-        """Raises ConfigurationError when the files cannot be read, or do not belong together."""
+    def context(self, protocols: tuple[str, ...] = _PROTOCOLS) -> ssl.SSLContext:
+        """For clients that speak one of these.
+
+        Raises ConfigurationError when the files cannot be read, or do not belong together.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(_PROTOCOLS)
+        context.set_alpn_protocols(protocols)
         self._load_certificate(context)
         if self.client_ca is not None:
             try:
@@ -48,15 +51,6 @@ class TlsFiles:
                 ) from error
             context.verify_mode = ssl.CERT_REQUIRED
         return context
-
-    def contents(self) -> tuple[bytes, bytes, bytes | None]:
-        """Key, certificate and client CA, for a library that takes them as bytes. Raises ConfigurationError."""
-        self.context()
-        try:
-            ca = None if self.client_ca is None else self.client_ca.read_bytes()
-            return self.key.read_bytes(), self.certificate.read_bytes(), ca
-        except OSError as error:
-            raise ConfigurationError(f"the files for TLS cannot be read: {_reason(error)}") from error
 
     def _load_certificate(self, context: ssl.SSLContext) -> None:
         try:

@@ -34,5 +34,5 @@ def create_rpc_server(
     reflection = reflection_services(each.name for each in services)
     # Streams wait for ever, and need no token: predictions keep the larger part.
     max_streams = max(1, settings.max_connections // 4)
-    limits = CallLimits(buffered, settings.client_timeout_seconds, max_streams)
-    return RpcServer(settings, Calls((*services, *reflection), limits, requests, tokens))
+    limits = CallLimits(settings.client_timeout_seconds, max_streams)
+    return RpcServer(settings, Calls((*services, *reflection), limits, requests, tokens), buffered)

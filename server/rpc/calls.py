@@ -9,15 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from hotdelta.errors import HotdeltaError, NotReadyError, OverloadedError, RequestError
 from hotdelta.logs import event
 from server.figures import RequestFigures
-from server.http.connection_limits import BufferedBytes
+from server.rpc.http2.stream import Stream
 from server.rpc.messages import Message, MessageKind, kind, service
-from server.rpc.status_codes import MODEL_NAME, POSITION, code_of, told_beside
+from server.rpc.status_codes import MODEL_NAME, POSITION, Metadata, StatusCode, code_of, told_beside
 from server.served_model import ServedVersion
 from server.tokens import PredictTokens
 
@@ -29,10 +28,10 @@ _UNEXPECTED = "the server failed at this request; its log says why"
 class Call:
     """What comes and goes beside the messages: metadata. Belongs to the event loop."""
 
-    def __init__(self, context: Any, tokens: PredictTokens | None) -> None:
-        self._context = context
+    def __init__(self, stream: Stream, tokens: PredictTokens | None) -> None:
+        self._stream = stream
         self._tokens = tokens
-        self._given: dict[str, str | bytes] | None = None
+        self.told: Metadata = ()
 
     def require_token(self) -> None:
         """Raises UnauthorizedError, unless nobody needs one."""
@@ -41,22 +40,18 @@ class Call:
 
     def metadata(self, name: str) -> str | None:
         """Of several of one name the last; None for bytes, too."""
-        if self._given is None:
-            self._given = dict(self._context.invocation_metadata() or ())
-        value = self._given.get(name)
+        value = self._stream.metadata.get(name)
         return value if isinstance(value, str) else None
 
     def tell(self, version: ServedVersion, model_name: str | None) -> None:
         """Which position of which model an answer came from."""
         told = {POSITION: version.position, MODEL_NAME: model_name}
-        self._context.set_trailing_metadata(
-            tuple((name, str(value)) for name, value in told.items() if value is not None)
-        )
+        self.told = tuple((name, str(value)) for name, value in told.items() if value is not None)
 
 
 Respond = Callable[[Message, Call], Awaitable[Message]]
-Answer = Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]
 RespondAll = Callable[[AsyncIterator[Message], Call], AsyncIterator[Message]]
+Answer = Callable[[Stream], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +75,16 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """What callers may make the server hold: bytes, and calls that have not said anything yet or never end.
+    """Calls that have not said anything yet or never end.
 
     `message_seconds`: within which the message of a call has to be here, complete.
     """
 
-    buffered: BufferedBytes
     message_seconds: float
     max_streams: int
 
 
-class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Calls:
     """Finds who answers a method. Belongs to the event loop."""
 
     def __init__(
@@ -107,14 +101,17 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._tokens = tokens
         self._open_streams: set[asyncio.Task[Any] | None] = set()
         self._is_ending = False
-        self._handlers: dict[str, Any] = {}
+        self._answers: dict[str, Answer] = {}
         for each in services:
             self._add(each)
 
-    def service(self, handler_call_details: Any) -> Any:
-        """Called by gRPC for each call."""
-        method: str = handler_call_details.method
-        return self._handlers.get(method) or grpc.stream_stream_rpc_method_handler(self._refuse(method))
+    async def respond(self, stream: Stream) -> None:
+        """Answers one call, whatever becomes of it."""
+        answer = self._answers.get(stream.path)
+        if answer is None:
+            stream.finish(StatusCode.UNIMPLEMENTED, self._why_not(stream.path))
+        else:
+            await answer(stream)
 
     def end_streams(self) -> None:
         """They would keep a server that stops from stopping."""
@@ -133,54 +130,41 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
             tokens = None if method in each.needs_no_token else self._tokens
             path = f"/{each.name}/{method}"
             if method in each.methods:
-                answer = self._unary(read, each.methods[method], figures, tokens)
-                # As a stream of one message, for which tokens and time can be asked before it is read.
-                self._handlers[path] = grpc.stream_unary_rpc_method_handler(answer)
+                self._answers[path] = self._unary(read, each.methods[method], figures, tokens)
             else:
-                answer_all = self._stream(read, each.streams[method], tokens)
-                self._handlers[path] = grpc.stream_stream_rpc_method_handler(answer_all)
+                self._answers[path] = self._stream(read, each.streams[method], tokens)
 
     def _unary(
         self, read: MessageKind, respond: Respond, figures: RequestFigures, tokens: PredictTokens | None
     ) -> Answer:
-        async def answer(bodies: AsyncIterator[bytes], context: Any) -> bytes:
-            started, code = time.perf_counter(), grpc.StatusCode.CANCELLED
+        async def answer(stream: Stream) -> None:
+            started, code = time.perf_counter(), StatusCode.CANCELLED
             try:
-                answered = await self._answer(read, respond, bodies, Call(context, tokens))
-                code = grpc.StatusCode.OK
+                call = Call(stream, tokens)
+                call.require_token()
+                body = await self._receive(stream)
+                answered = await respond(_parse(read, body), call)
+                stream.answer(answered.SerializeToString(), call.told)
+                code = StatusCode.OK
             except HotdeltaError as error:
-                code = code_of(type(error))
-                await _abort(context, error)
-                raise
+                code = _refuse(stream, error)
             except Exception:
                 # The edge: the log has the trace, the client learns only that it was not his fault.
                 logger.exception("unexpected failure of a gRPC call")
-                code = grpc.StatusCode.INTERNAL
-                await context.abort(code, _UNEXPECTED)
-                raise
+                code = StatusCode.INTERNAL
+                stream.finish(code, _UNEXPECTED)
             finally:
                 figures.observe(code.name, time.perf_counter() - started)
-            return answered
 
         return answer
 
-    async def _answer(
-        self, read: MessageKind, respond: Respond, bodies: AsyncIterator[bytes], call: Call
-    ) -> bytes:
-        call.require_token()
-        body = await self._receive(bodies)
-        self._limits.buffered.take(len(body))
-        try:
-            answered: bytes = (await respond(_parse(read, body), call)).SerializeToString()
-        finally:
-            self._limits.buffered.give_back(len(body))
-        return answered
-
-    async def _receive(self, bodies: AsyncIterator[bytes]) -> bytes:
+    async def _receive(self, stream: Stream) -> bytes:
+        if stream.has_message:
+            return await anext(stream)
         seconds = self._limits.message_seconds
         try:
             async with asyncio.timeout(seconds):
-                return await anext(bodies)
+                return await anext(stream)
         except StopAsyncIteration as error:
             raise RequestError("the call has no message") from error
         except TimeoutError as error:
@@ -188,10 +172,8 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
                 f"no message came within {seconds:g} seconds", hint="send it with the call"
             ) from error
 
-    def _stream(
-        self, read: MessageKind, respond: RespondAll, tokens: PredictTokens | None
-    ) -> Callable[[Any, Any], AsyncIterator[bytes]]:
-        async def answer(bodies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    def _stream(self, read: MessageKind, respond: RespondAll, tokens: PredictTokens | None) -> Answer:
+        async def answer(stream: Stream) -> None:
             task = asyncio.current_task()
             self._open_streams.add(task)
             try:
@@ -200,27 +182,24 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
                         f"{self._limits.max_streams} streams are open",
                         hint="try again, or ask another server",
                     )
-                call = Call(context, tokens)
+                call = Call(stream, tokens)
                 call.require_token()
-                async for message in respond(_parse_all(read, bodies), call):
-                    yield message.SerializeToString()
+                async for message in respond(_parse_all(read, stream), call):
+                    stream.send(message.SerializeToString())
+                stream.finish(StatusCode.OK)
             except HotdeltaError as error:
-                await _abort(context, error)
+                _refuse(stream, error)
             except asyncio.CancelledError:
                 if not self._is_ending:
                     raise
-                await _abort(context, NotReadyError("the server is stopping", hint="ask another one"))
+                _refuse(stream, NotReadyError("the server is stopping", hint="ask another one"))
+            except Exception:
+                logger.exception("unexpected failure of a gRPC stream")
+                stream.finish(StatusCode.INTERNAL, _UNEXPECTED)
             finally:
                 self._open_streams.discard(task)
 
         return answer
-
-    def _refuse(self, method: str) -> Callable[[Any, Any], AsyncIterator[bytes]]:
-        async def refuse(_bodies: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, self._why_not(method))
-            yield b""
-
-        return refuse
 
     def _why_not(self, path: str) -> str:
         _, _, rest = path.partition("/")
@@ -239,13 +218,15 @@ def _parse(read: MessageKind, body: bytes) -> Message:
         raise RequestError(f"the message is no {read.DESCRIPTOR.full_name}: {error}") from error
 
 
-async def _parse_all(read: MessageKind, bodies: AsyncIterator[bytes]) -> AsyncIterator[Message]:
-    async for body in bodies:
+async def _parse_all(read: MessageKind, stream: Stream) -> AsyncIterator[Message]:
+    async for body in stream:
         yield _parse(read, body)
+        stream.forget_message()
 
 
-async def _abort(context: Any, error: HotdeltaError) -> None:
+def _refuse(stream: Stream, error: HotdeltaError) -> StatusCode:
     code = code_of(type(error))
-    if code is grpc.StatusCode.INTERNAL:
+    if code is StatusCode.INTERNAL:
         event(logger, logging.ERROR, "a prediction failed", reason=error)
-    await context.abort(code, str(error), told_beside(error))
+    stream.finish(code, str(error), told_beside(error))
+    return code

@@ -7,29 +7,46 @@ wait there: none of them holds a thread, and all protocols share the batches.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from typing import Any
+from typing import Protocol
 
-import grpc.aio
-
-from hotdelta.errors import ConfigurationError
+from server.http.connection_limits import BufferedBytes, Refusals
+from server.http.handshakes import Handshakes
+from server.http.listening import allow_files, bind
 from server.rpc.calls import Calls
+from server.rpc.http2.connection import Connection, Port
 from server.settings import Settings
 from server.tls import TlsFiles
 from server.watched_files import WatchedFiles
 
-# Clients ask whether a connection is alive; by default more often than each 5 minutes is taken for abuse.
-_MIN_PING_MS = 5_000
+_BACKLOG = 2048
+_PROTOCOLS = ("h2",)
+
+
+class _Listening(Protocol):
+    def close(self) -> None: ...
 
 
 class RpcServer:
     """Answers calls from `start` until `stop`. Belongs to the event loop."""
 
-    def __init__(self, settings: Settings, calls: Calls) -> None:
+    def __init__(self, settings: Settings, calls: Calls, buffered: BufferedBytes) -> None:
+        """`buffered` counts what waits, with that of HTTP."""
         self._settings = settings
         self._calls = calls
         self._tls = TlsFiles.of(settings)
-        self._server: Any = None
+        self._port = Port(
+            calls.respond,
+            max_message_bytes=settings.max_body_bytes,
+            max_calls=settings.max_connections,
+            max_connections=settings.max_connections,
+            client_timeout_seconds=settings.client_timeout_seconds,
+            buffered=buffered,
+            refusals=Refusals("--max-connections", settings.max_connections),
+        )
+        self._listening: _Listening | None = None
+        self._socket: socket.socket | None = None
         self._stopping: asyncio.Task[None] | None = None
         self.address = ""
 
@@ -39,31 +56,34 @@ class RpcServer:
 
     async def start(self) -> None:
         """Raises ConfigurationError when the address cannot be had, or the files for TLS cannot be used."""
-        port = self._settings.grpc_port or 0
-        host = _numeric_host(self._settings.host, port)
-        server = grpc.aio.server(
-            handlers=(self._calls,),
-            options=_options(self._settings),
-            maximum_concurrent_rpcs=self._settings.max_connections,
-        )
-        try:
-            if self._tls is None:
-                bound = server.add_insecure_port(f"{host}:{port}")
-            else:
-                bound = server.add_secure_port(f"{host}:{port}", _credentials(self._tls))
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"cannot listen on {host} port {port} for gRPC: {error}",
-                hint="give another --grpc-port (0 chooses a free one), or stop what uses it",
-            ) from error
-        await server.start()
-        self._server, self.address = server, f"{host}:{bound}"
+        settings = self._settings
+        # Beside those of HTTP.
+        allow_files(2 * settings.max_connections)
+        listener = bind(settings.host, settings.grpc_port or 0, flag="--grpc-port")
+        host, port = listener.getsockname()[:2]
+        if self._tls is None:
+            loop = asyncio.get_running_loop()
+            self._listening = await loop.create_server(self._connection, sock=listener, backlog=_BACKLOG)
+        else:
+            tls = self._tls
+            contexts = WatchedFiles(tls.paths, lambda: tls.context(_PROTOCOLS))
+            seconds = settings.client_timeout_seconds
+            self._listening = Handshakes(listener, self._connection, contexts.current, seconds=seconds)
+        self._socket = listener
+        self.address = f"{f'[{host}]' if ':' in host else host}:{port}"
 
     def leave(self) -> None:
         """No new calls from now on; those in flight have `stop_seconds` to finish."""
-        if self._stopping is None and self._server is not None:
+        if self._stopping is None and self._listening is not None:
+            self._port.is_leaving = True
+            self._listening.close()
+            if self._socket is not None:
+                # Of handshakes nobody else does.
+                self._socket.close()
             self._calls.end_streams()
-            self._stopping = asyncio.create_task(self._server.stop(self._settings.stop_seconds))
+            for connection in list(self._port.connections):
+                connection.leave()
+            self._stopping = asyncio.create_task(self._drain())
 
     async def stop(self) -> None:
         """Returns when all calls have ended."""
@@ -71,44 +91,14 @@ class RpcServer:
         if self._stopping is not None:
             await self._stopping
 
+    def _connection(self) -> Connection:
+        return Connection(self._port)
 
-def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    """What the port proves its identity with, and demands of clients: always what the files say now."""
-    watched = WatchedFiles(tls.paths, lambda: _certificates(tls))
-    known = [watched.current()]
-
-    def renewed() -> Any:
-        """At each handshake, one at a time. None: nothing is new."""
-        newest = watched.current()
-        if newest is known[0]:
-            return None
-        known[0] = newest
-        return newest
-
-    return grpc.dynamic_ssl_server_credentials(
-        known[0], renewed, require_client_authentication=tls.client_ca is not None
-    )
-
-
-def _certificates(tls: TlsFiles) -> Any:
-    key, certificate, client_ca = tls.contents()
-    return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=client_ca)
-
-
-def _numeric_host(host: str, port: int) -> str:
-    """The one address that HTTP listens on too: a name may have several."""
-    *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return f"[{address[0]}]" if ":" in str(address[0]) else str(address[0])
-
-
-def _options(settings: Settings) -> list[tuple[str, int]]:
-    return [
-        # Of a compressed message, what it becomes counts.
-        ("grpc.max_receive_message_length", settings.max_body_bytes),
-        ("grpc.max_send_message_length", -1),
-        # Two servers on one port would share its clients without a word.
-        ("grpc.so_reuseport", 0),
-        ("grpc.server_handshake_timeout_ms", round(settings.client_timeout_seconds * 1000)),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", _MIN_PING_MS),
-        ("grpc.keepalive_permit_without_calls", 1),
-    ]
+    async def _drain(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.stop_seconds):
+                while self._port.connections:
+                    self._port.has_lost.clear()
+                    await self._port.has_lost.wait()
+        for connection in list(self._port.connections):
+            connection.abort()

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from grpc import StatusCode
 
 from server.rpc.calls import Call, Service
 from server.rpc.messages import Message, kind, pool
+from server.rpc.status_codes import StatusCode
 
 # The second is what older tools ask; they differ in their names alone.
 _PACKAGES = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
@@ -70,4 +70,4 @@ def _files(asked: Any) -> dict[str, Any]:
 
 
 def _error(code: StatusCode, message: str) -> dict[str, Any]:
-    return {"error_response": {"error_code": code.value[0], "error_message": message}}
+    return {"error_response": {"error_code": int(code), "error_message": message}}

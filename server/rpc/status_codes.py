@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from grpc import StatusCode
+from enum import IntEnum
 
 from hotdelta import errors
 from server.http.error_responses import RETRY_AFTER_SECONDS
+
+
+class StatusCode(IntEnum):
+    """As gRPC has them."""
+
+    OK = 0
+    CANCELLED = 1
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
 
 CODES: dict[type[errors.HotdeltaError], StatusCode] = {
     errors.HotdeltaError: StatusCode.INTERNAL,

@@ -70,7 +70,7 @@ def test_a_message_may_be_as_large_as_a_body_of_http() -> None:
 
     for each in (error, bomb):
         assert each.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "larger than max" in each.details()
+        assert "larger than 10000 bytes" in each.details()
 
 
 def test_what_is_no_message_is_refused() -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import grpc
 import pytest
-from grpc import StatusCode
 
 from hotdelta.errors import HotdeltaError, NotReadyError, PositionNotReachedError, RequestError
 from server.http.error_responses import STATUS
-from server.rpc.status_codes import CODES, code_of, told_beside
+from server.rpc.status_codes import CODES, StatusCode, code_of, told_beside
 from tests.server.http.test_error_responses import OWN
 
 # What retrying cannot help, because the request itself is at fault.
@@ -47,3 +47,9 @@ def test_what_http_tells_in_headers_is_in_the_trailing_metadata() -> None:
     assert told_beside(not_reached) == (("x-model-version", "3.16"),)
     assert told_beside(NotReadyError("no model is served yet")) == (("retry-after", "1"),)
     assert told_beside(RequestError("wrong")) == ()
+
+
+def test_the_numbers_are_those_of_grpc() -> None:
+    assert {code.name: code for code in StatusCode}.items() <= {
+        code.name: code.value[0] for code in grpc.StatusCode
+    }.items()
