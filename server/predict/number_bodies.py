@@ -55,7 +55,7 @@ def document_with_arrays(body: bytes) -> dict[str, Any] | None:
         document = simdjson.Parser().parse(body)
         walk = _Walk()
         found: dict[str, Any] = walk.members(document)
-    except (_UnusualError, ValueError, TypeError, RuntimeError, RecursionError):
+    except (_UnusualError, ValueError, TypeError, KeyError, RuntimeError, RecursionError):
         return None
     # With all levels of all lists looked at, brackets that are left over are those of lists among the numbers.
     return found if walk.has_arrays and walk.brackets == body.count(b"[") else None
@@ -69,8 +69,12 @@ class _Walk:
         self.has_arrays = False
 
     def members(self, given: Any) -> dict[str, Any]:
+        names = list(given.keys())
+        if any("\0" in name for name in names):
+            # The parser would look for what stands before it.
+            raise _UnusualError
         # Not by its items: those are Python objects all through.
-        found = {key: self._value(given[key]) for key in given.keys()}  # noqa: SIM118
+        found = {key: self._value(given[key]) for key in names}
         if len(found) != len(given):
             # A name that is there twice: which of them counts is not decided here.
             raise _UnusualError

@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
             stream.unasked = 0
 
     def _count_received(self, size: int, *, is_last: bool) -> None:
-        """Windows are opened as data come, so nobody can send more than they allow: what is held is counted elsewhere."""
+        """Windows are opened as data come, so nobody can send more than that. What is held is counted elsewhere."""
         self._received += size
         if self._received >= _WINDOW // 2:
             self._write(frame(frames.WINDOW_UPDATE, 0, frames.NUMBER.pack(self._received)))

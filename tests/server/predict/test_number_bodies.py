@@ -132,6 +132,14 @@ def test_a_name_that_is_there_twice_is_left_to_who_decides_which_counts() -> Non
     assert document_with_arrays(b'{"instances":%b,"instances":%b}' % (rows, rows)) is None
 
 
+@pytest.mark.parametrize("name", ["\0", "instances\0", "\0instances", "insta\0nces"])
+def test_a_name_that_holds_a_null_is_left_to_who_reads_all_of_it(name: str) -> None:
+    body = padded({"instances": ROWS, name: [[2] * 8] * 64, "more": {name: 1}})
+    assert document_with_arrays(body) is None
+    asked = read_serving(body, SIGNATURES | {"serving_default": SIGNATURES["rows"]}, max_wait_ms=0)
+    assert asked.feeds["x"].tolist() == ROWS
+
+
 @pytest.mark.parametrize("body", [b"\xef\xbb\xbf%b", b"%b,", b"[%b]", b"%b%b", b'{"a":"\\ud800",%b'])
 def test_what_is_no_json_object_is_refused_as_ever(body: bytes) -> None:
     text = padded({"instances": ROWS})
