@@ -29,8 +29,11 @@ class Usual:
     touched_share: float = 0.0
 
 
-def judge_values(figures: Figures, limits: SanityLimits, usual: Usual | None) -> str:
-    """What is wrong, or nothing. `usual` is None while there are too few earlier updates."""
+def judge_values(figures: Figures, limits: SanityLimits, usual: Usual | None, *, positions: int = 1) -> str:
+    """What is wrong, or nothing. `usual` is None while there are too few earlier updates.
+
+    An update that leads over several `positions` may change a row as far as so many updates may.
+    """
     if figures.nonfinite and not limits.is_nonfinite_allowed:
         return f"NaN or infinite in {counted(figures.nonfinite, 'value')}"
     if figures.max_abs > limits.max_abs:
@@ -38,33 +41,35 @@ def judge_values(figures: Figures, limits: SanityLimits, usual: Usual | None) ->
     if usual is None:
         return ""
     return _judge_outlier("norm of a row", figures.max_norm, usual.max_norm, limits) or _judge_outlier(
-        "change of a row", figures.max_change, usual.max_change, limits
+        "change of a row", figures.max_change, usual.max_change, limits, positions
     )
 
 
-def _judge_outlier(what: str, value: float, usual: float, limits: SanityLimits) -> str:
-    if value <= max(limits.quiet_norm, limits.outlier_factor * usual):
+def _judge_outlier(what: str, value: float, usual: float, limits: SanityLimits, times: int = 1) -> str:
+    if value <= max(limits.quiet_norm, limits.outlier_factor * usual) * times:
         return ""
     return (
         f"the largest {what}, {value:.3g}, is more than {limits.outlier_factor:g} times the usual {usual:.3g}"
     )
 
 
-def judge_shares(record: TableRecord, limits: SanityLimits, usual: Usual | None = None) -> str:
+def judge_shares(
+    record: TableRecord, limits: SanityLimits, usual: Usual | None = None, *, positions: int = 1
+) -> str:
     """What is wrong with how many rows of a table a delta touches or deletes, or nothing.
 
+    One that leads over several `positions` may touch and delete as many as so many deltas may.
     Where the trainer compares rows (changed) any number may have changed: weight decay changes all of them.
     """
     touched, deleted = share_of_rows(record, record.rows_changed), share_of_keys(record)
-    if deleted > limits.max_deleted_share:
-        return f"{deleted:.1%} of its keys are deleted, more than {limits.max_deleted_share:.1%}"
+    if deleted > (most_deleted := min(1.0, limits.max_deleted_share * positions)):
+        return f"{deleted:.1%} of its keys are deleted, more than {most_deleted:.1%}"
     if record.tracking is not Tracking.TOUCHED:
         return ""
-    if touched > limits.max_touched_share:
-        return f"{touched:.1%} of its rows are touched, more than {limits.max_touched_share:.1%}"
-    if usual is None or touched <= max(
-        limits.quiet_touched_share, limits.outlier_factor * usual.touched_share
-    ):
+    if touched > (most_touched := min(1.0, limits.max_touched_share * positions)):
+        return f"{touched:.1%} of its rows are touched, more than {most_touched:.1%}"
+    unusual = limits.outlier_factor * usual.touched_share if usual is not None else 1.0
+    if usual is None or touched <= max(limits.quiet_touched_share, unusual) * positions:
         return ""
     return (
         f"{touched:.1%} of its rows are touched, more than {limits.outlier_factor:g} times the usual "

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from hotdelta.chain import Manifest, Node, Position, Schema, VariableSpec
+from hotdelta.chain import Manifest, Node, Position, Schema, TableRecord, VariableSpec
 from hotdelta.chain.bundle.dtypes import tensor_bytes
 from hotdelta.chain.bundle.reader import Array, BundleRows
 from hotdelta.chain.bundle.row_memory import row_ranges
 from hotdelta.chain.format import names
 from hotdelta.errors import SanityError
 from hotdelta.logs import event
-from hotdelta.sanity_limits import SanitySettings
+from hotdelta.sanity_limits import SanityLimits, SanitySettings
 from hotdelta.signature_calls import array_dtype
 from loader.checks.key_tables import changes_of_keys, find_new, in_use_before, rows_in_use_before
 from loader.checks.sanity import Figures, Usual, judge_shares, judge_values, share_of_rows
@@ -140,13 +140,13 @@ class SanityGate:
         for spec in schema.variables:
             if spec.key in measured:
                 self._judge(manifest, spec, measured[spec.key], statistics)
-        return Accepted(manifest.node, measured)
+        return Accepted(manifest.node, measured, manifest.positions)
 
     def _check_shares(self, manifest: Manifest, schema: Schema, statistics: SanityStatistics) -> None:
         for spec in schema.tables:
             record = manifest.tables.get(spec.key)
             limits = self._settings.limits_of(spec.key, is_table=True)
-            complaint = judge_shares(record, limits, _usual(manifest, spec, statistics)) if record else ""
+            complaint = _judge_shares(manifest, record, limits, _usual(manifest, spec, statistics))
             if complaint:
                 raise _insane(manifest, spec, complaint, statistics)
 
@@ -154,10 +154,18 @@ class SanityGate:
         self, manifest: Manifest, spec: VariableSpec, figures: Figures, statistics: SanityStatistics
     ) -> Figures:
         limits = self._settings.limits_of(spec.key, is_table=spec.is_table)
-        complaint = judge_values(figures, limits, _usual(manifest, spec, statistics))
+        complaint = judge_values(
+            figures, limits, _usual(manifest, spec, statistics), positions=manifest.positions
+        )
         if complaint and manifest.node not in self._released:
             raise _insane(manifest, spec, complaint, statistics)
         return figures
+
+
+def _judge_shares(
+    manifest: Manifest, record: TableRecord | None, limits: SanityLimits, usual: Usual | None
+) -> str:
+    return "" if record is None else judge_shares(record, limits, usual, positions=manifest.positions)
 
 
 def _with_share(figures: Figures, manifest: Manifest, spec: VariableSpec, rows: int) -> Figures:

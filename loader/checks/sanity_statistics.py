@@ -13,10 +13,11 @@ from loader.checks.sanity import Figures, Usual
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The figures of each variable of an update, and the state that it leads to."""
+    """The figures of each variable of an update, and the state that it leads to, over how many positions."""
 
     node: Node
     figures: Mapping[str, Figures]
+    positions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ class SanityStatistics:
         if node in self._refused:
             self._refused.remove(node)
         self._until = max(self._until, node.position) if self._until else node.position
-        for key, figures in accepted.figures.items():
+        # What one leads over several positions with is no measure of what one does that leads to the next.
+        for key, figures in accepted.figures.items() if accepted.positions == 1 else ():
             self._recent.setdefault(key, deque(maxlen=WINDOW_UPDATES)).append(figures)
             self._largest.pop(key, None)
 

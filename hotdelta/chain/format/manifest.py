@@ -113,6 +113,14 @@ class Manifest:
         return Node(self.position, self.state_id)
 
     @property
+    def positions(self) -> int:
+        """Over how many positions it leads: of a delta that others were folded into, or before which commits failed,
+        several. What it changes, so many cuts may have changed."""
+        if self.parent is None or self.parent.position.run != self.position.run:
+            return 1
+        return self.position.seq - self.parent.position.seq
+
+    @property
     def serving_bytes(self) -> int:
         return sum(file.bytes for file in self.files if file.role != names.ROLE_TRAINING)
 

@@ -208,36 +208,49 @@ class _Sources:
     def has_any(self) -> bool:
         return not (self.live is None and self.undo is None and self.full is None)
 
+    @property
+    def rank(self) -> tuple[bool, bool, bool]:
+        return self.live is not None, self.undo is not None, self.full is not None
+
 
 class _Routes:
-    """The sources of every node, found in one pass in the order of positions: a parent comes before its child."""
+    """The sources of every node, found in one pass in the order of positions: a parent comes before its child.
+
+    Two deltas may lead to one node: a link, and what a link was folded into. The one that serves better is taken.
+    """
 
     def __init__(self, live: Node | None, undoable: Collection[Node], usable: Sequence[Manifest]) -> None:
         self._live = live
         self._undoable = frozenset(undoable)
         self._links: dict[Node, tuple[Manifest, Node]] = {}
         self._fulls: dict[Node, Manifest] = {}
+        leading: dict[Node, list[tuple[Manifest, Node]]] = {}
         for manifest in usable:
             if manifest.kind is Kind.FULL:
                 self._fulls[manifest.node] = manifest
             elif manifest.parent is not None:
-                self._links[manifest.node] = (manifest, manifest.parent)
+                leading.setdefault(manifest.node, []).append((manifest, manifest.parent))
         unique = dict.fromkeys(manifest.node for manifest in usable)
         self._nodes = sorted(unique, key=lambda node: node.position)
         self._sources: dict[Node, _Sources] = {}
         for node in self._nodes:
-            self._sources[node] = self._find_sources(node)
+            self._sources[node] = self._find_sources(node, leading.get(node, ()))
 
-    def _find_sources(self, node: Node) -> _Sources:
+    def _find_sources(self, node: Node, leading: Sequence[tuple[Manifest, Node]]) -> _Sources:
         full = self._fulls.get(node)
-        if node not in self._links:
+        if not leading:
             return _Sources(full=full)
-        parent = self._links[node][1]
+        found = [(self._sources_beyond(parent), manifest, parent) for manifest, parent in leading]
+        beyond, manifest, parent = max(found, key=lambda way: way[0].rank) if len(found) > 1 else found[0]
+        self._links[node] = (manifest, parent)
+        return _Sources(beyond.live, beyond.undo, full or beyond.full)
+
+    def _sources_beyond(self, parent: Node) -> _Sources:
         beyond = self._sources.get(parent, _Sources())
         return _Sources(
             live=parent if parent == self._live else beyond.live,
             undo=parent if parent in self._undoable else beyond.undo,
-            full=full or beyond.full,
+            full=beyond.full,
         )
 
     def find_newest(self, floor: Position | None) -> Node | None:

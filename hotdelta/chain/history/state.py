@@ -13,14 +13,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hotdelta.chain.bundle.digest import digest_bytes
+from hotdelta.chain.bundle.file_bytes import read_plainly
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind, Manifest
 from hotdelta.chain.format.position import Node, Position
+from hotdelta.chain.format.schema import MAX_SCHEMA_BYTES, Schema
 from hotdelta.chain.history.plan import ApplyDelta, RestoreFull, plan
 from hotdelta.chain.history.scan import Listing, Scanner, collecting_later
 from hotdelta.chain.history.signing import trusted_listing
 from hotdelta.chain.history.verification import directory_of, verify
-from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HoleError
+from hotdelta.errors import ChainError, ConfigurationError, DamagedError, HoleError, ManifestError
 from hotdelta.logs import ProgressLog
 
 _THREADS = min(4, os.cpu_count() or 1)
@@ -143,6 +146,16 @@ def peek_state(run_dir: Path, *, listing: Listing | None = None) -> ChainState |
     if state is None and problem is not None:
         raise problem
     return state
+
+
+def read_schema(run_dir: Path, manifest: Manifest) -> Schema | None:
+    """What the model of a commit is made of; None when the file is not there, or another than the manifest means."""
+    path = directory_of(run_dir, Kind.DELTA) / names.schema_name(manifest.schema)
+    try:
+        content = read_plainly(path, MAX_SCHEMA_BYTES)
+        return Schema.from_json(content) if digest_bytes(content) == manifest.schema else None
+    except (OSError, ManifestError):
+        return None
 
 
 def _reach(

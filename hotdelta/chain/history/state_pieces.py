@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hotdelta.chain.bundle.file_bytes import Bytes, open_plainly, read_into
-from hotdelta.chain.history.state_index import Place
+from hotdelta.chain.history.state_index import Place, StateIndex
 from hotdelta.chain.history.verification import unreadable
 from hotdelta.errors import DamagedError
 
@@ -156,11 +156,28 @@ class UnseenRows:
         return None if self._is_seen.all() else self._first + int(self._is_seen.argmin())
 
 
+def read_rows(index: StateIndex, files: OpenFiles, place: Place, target: Array, first: int) -> None:
+    """Fills the target with the rows of a tensor from `first` on. Raises DamagedError."""
+    memory = target.reshape(-1).view(np.uint8)
+    start = first * (memory.nbytes // max(1, len(target)))
+    for extent in place.extents:
+        if not len(memory):
+            return
+        if start < extent.size:
+            size = min(len(memory), extent.size - start)
+            path, _ = index.file(place.link, extent.shard)
+            files.read(path, extent.offset + start, memory[:size])
+            memory, start = memory[size:], 0
+        else:
+            start -= extent.size
+
+
 def put_together(ids: Ids, rows: Array) -> HeldRows:
     """Of each id the last row."""
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
-    is_last = np.append(ids[1:] != ids[:-1], True)
+    is_last = np.ones(len(ids), np.bool_)
+    np.not_equal(ids[1:], ids[:-1], out=is_last[:-1])
     return HeldRows(ids[is_last], rows[order[is_last]])
 
 

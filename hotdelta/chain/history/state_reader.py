@@ -36,6 +36,7 @@ from hotdelta.chain.history.state_pieces import (
     UnseenRows,
     became_shorter,
     put_together,
+    read_rows,
 )
 from hotdelta.chain.history.verification import unreadable
 from hotdelta.errors import DamagedError, ManifestError
@@ -420,19 +421,7 @@ class StateReader:
         return memory
 
     def _read_rows(self, files: OpenFiles, place: Place, target: Array, first: int) -> None:
-        """Fills the target with the rows of a tensor from `first` on."""
-        memory = target.reshape(-1).view(np.uint8)
-        start = first * (memory.nbytes // max(1, len(target)))
-        for extent in place.extents:
-            if not len(memory):
-                return
-            if start < extent.size:
-                size = min(len(memory), extent.size - start)
-                path, _ = self._index.file(place.link, extent.shard)
-                files.read(path, extent.offset + start, memory[:size])
-                memory, start = memory[size:], 0
-            else:
-                start -= extent.size
+        read_rows(self._index, files, place, target, first)
 
     def _stored(self, place: Place, ids: Ids) -> Iterator[StoredRows]:
         row_bytes, first = place.type.size // max(1, len(ids)), 0

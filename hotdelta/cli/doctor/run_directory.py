@@ -16,13 +16,12 @@ from pathlib import Path
 from hotdelta.chain import Manifest, directory_of
 from hotdelta.chain.format import names
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
-from hotdelta.chain.history.state import ChainState, peek_state
+from hotdelta.chain.history.state import ChainState, peek_state, read_schema
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.cli.doctor.check import Check, failure, ok, warning
 from hotdelta.cli.history.history import Standing, read_history
 from hotdelta.cli.history.opened_chain import OpenedChain, open_chain
 from hotdelta.cli.output import format_age, format_bytes
-from hotdelta.cli.rows.stored_tables import read_schema
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import counted
 

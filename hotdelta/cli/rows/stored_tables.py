@@ -6,27 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from blake3 import blake3
 
-from hotdelta.chain import KeyTable, Kind, Manifest, Schema, TableRecord, directory_of
-from hotdelta.chain.bundle.file_bytes import read_plainly
+from hotdelta.chain import KeyTable, Manifest, TableRecord
 from hotdelta.chain.format import names
+from hotdelta.chain.history.state import read_schema
 from hotdelta.chain.history.state_pieces import Array
-from hotdelta.errors import ConfigurationError, ManifestError
-
-_MAX_SCHEMA_BYTES = 64 * 1024 * 1024
+from hotdelta.errors import ConfigurationError
 
 Floats = npt.NDArray[np.float64]
-
-
-def read_schema(run_dir: Path, manifest: Manifest) -> Schema | None:
-    """What the model of a commit is made of; None when the file is not there, or another than the manifest means."""
-    path = directory_of(run_dir, Kind.DELTA) / names.schema_name(manifest.schema)
-    try:
-        content = read_plainly(path, _MAX_SCHEMA_BYTES)
-        return Schema.from_json(content) if blake3(content).hexdigest() == manifest.schema else None
-    except (OSError, ManifestError):
-        return None
 
 
 def key_tables(run_dir: Path, manifest: Manifest) -> tuple[KeyTable, ...]:

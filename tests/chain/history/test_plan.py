@@ -144,6 +144,28 @@ def test_state_of_the_same_position_but_another_id_goes_through_a_full() -> None
     assert describe(plan(node("1.2", "other"), CHAIN)) == "full 1.1, delta 1.2, delta 1.3"
 
 
+@pytest.mark.parametrize("is_folded_first", [True, False])
+@pytest.mark.parametrize(
+    "live,is_line_whole,expected,parent",
+    [
+        pytest.param("1.2", True, "delta 1.3, delta 1.4, delta 1.5", "1.2", id="from within, by the links"),
+        pytest.param("1.2", False, "full 1.1, delta 1.4, delta 1.5", "1.1", id="or through a full"),
+        pytest.param("1.1", False, "delta 1.4, delta 1.5", "1.1", id="from before it, over it"),
+    ],
+)
+def test_of_two_deltas_to_one_state_the_one_that_leads_there_is_taken(
+    live: str, is_line_whole: bool, expected: str, parent: str, is_folded_first: bool
+) -> None:
+    """A directory has both when links of a spool came back from the store as the delta that they were folded into."""
+    line = CHAIN if is_line_whole else CHAIN[:1]
+    both = [delta("1.4", "1.1"), delta("1.4", "1.3")]
+    manifests = [*line, *(both if is_folded_first else reversed(both)), delta("1.5", "1.4")]
+    found = plan(node(live), manifests, undoable=[])
+    assert describe(found) == expected
+    (first, *_) = [step for step in found.steps if isinstance(step, ApplyDelta)]
+    assert first.manifest.parent == node(parent)
+
+
 def test_hole_is_named_with_the_link_that_wants_it() -> None:
     found = plan(node("1.1"), [full("1.1"), delta("1.3", "1.2"), delta("1.4", "1.3")])
     assert isinstance(found.problem, HoleError)
