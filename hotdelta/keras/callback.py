@@ -19,7 +19,7 @@ from hotdelta.keras.attachment import Attachment
 from hotdelta.keras.binding import BindingOptions, ModelBinding
 from hotdelta.logs import event
 from hotdelta.remote.publish.resuming import bring_in
-from hotdelta.remote.publish.spool import SpoolOptions
+from hotdelta.remote.publish.spool import FOLD_DELTAS_ABOVE, SpoolOptions
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.jobs.job import Job
 from hotdelta.train.model.assembly import as_tuple
@@ -68,6 +68,7 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         spool_bytes: int | None = None,
         when_spool_is_full: str = "postpone",
         publish_timeout_secs: float = 60,
+        fold_deltas_above: int | None = FOLD_DELTAS_ABOVE,
     ) -> None:
         """Saves when any one of the given amounts has passed; None switches one off.
 
@@ -80,8 +81,8 @@ class DeltaCheckpoint(keras.callbacks.Callback):
         `job`: this is trainer 0 of a job; the others have a hotdelta.train.TrainerProgress each.
         `metrics_port`: where Prometheus asks how saving goes, a port of loopback or "HOST:PORT"; `metrics_registry`: of
         prometheus_client, in place of a port; `tensorboard_dir`: where TensorBoard finds lag, rows and bytes.
-        `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`: for the address of a store in place
-        of a directory (docs/remote.md).
+        `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`, `fold_deltas_above`: for the
+        address of a store in place of a directory (docs/remote.md).
         """
         super().__init__()
         self._job = job
@@ -96,7 +97,9 @@ class DeltaCheckpoint(keras.callbacks.Callback):
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
             telling=Telling.of(metrics_port, metrics_registry, tensorboard_dir),
-            spool=SpoolOptions.of(spool_dir, spool_bytes, when_spool_is_full, publish_timeout_secs),
+            spool=SpoolOptions.of(
+                spool_dir, spool_bytes, when_spool_is_full, publish_timeout_secs, fold_deltas_above
+            ),
         )
         self.checkpoint_dir, self._options = settle(checkpoint_dir, options)
         self._attachment = Attachment(BindingOptions(as_tuple(tables), tracking, signatures, serving_graph))

@@ -48,15 +48,21 @@ class CommitLog:
     def add(self, manifest: Manifest, content: bytes) -> None:
         """Makes a commit exist for readers; `content` is its manifest as the trainer wrote it. May be called again.
 
-        Whatever the manifest names is in the store already. Raises NameTakenError when its position is another
-        state's: somebody else is that run.
+        Whatever the manifest names is in the store already. When the same state is there, by another way that leads to
+        it, that stays. Raises NameTakenError when its position is another state's: somebody else is that run.
         """
         name = layout.log_name(manifest.kind, manifest.position)
-        if not put_once(self._store, name, content):
+        if not put_once(self._store, name, content) and not self._has(manifest):
             raise NameTakenError(
                 f"{self._store.address} has another {manifest.kind} at {manifest.position}",
                 hint="two trainers publish the same run: stop one of them, or give it an address of its own",
             )
+
+    def _has(self, manifest: Manifest) -> bool:
+        try:
+            return self.read(manifest.kind, manifest.position)[0].node == manifest.node
+        except (ManifestError, ObjectMissingError):
+            return False
 
     def positions_after(self, kind: Kind, after: Position | None) -> Iterator[Position]:
         """The positions of that kind behind this one, or all, in their order."""

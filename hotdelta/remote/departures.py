@@ -49,15 +49,16 @@ class Departures:
         self._newest: dict[Kind, Position] = {}
         self._told: Head | None = None
 
-    def send(self, manifest: Manifest) -> None:
+    def send(self, manifest: Manifest, *, lies_in: Path | None = None) -> None:
         """Makes a commit exist for readers of the store.
 
+        `lies_in`: the chain directory with its manifest and files, where that is another one than what explains it.
         Raises DamagedError when its files are not what it says, and NameTakenError when its position is another
         state's there.
         """
-        self._send(manifest, manifest.files)
+        self._send(manifest, manifest.files, lies_in or self._run_dir)
 
-    def send_rest(self, manifest: Manifest) -> None:
+    def send_rest(self, manifest: Manifest, *, lies_in: Path | None = None) -> None:
         """`send` of a commit whose files may be there in part: only those that are missing are put.
 
         An object appears whole and its name has the state id, so one of that size is that file.
@@ -68,7 +69,7 @@ class Departures:
             for file in manifest.files
             if Entry(layout.data_name(manifest, file.name), file.bytes) not in there
         ]
-        self._send(manifest, missing)
+        self._send(manifest, missing, lies_in or self._run_dir)
 
     def send_companions(self, schema: str) -> None:
         """What explains commits of this schema, as far as it lies in the directory and is new: schema, serving graph.
@@ -92,32 +93,19 @@ class Departures:
                 self._log.tell_head(head)
             self._told = head
 
-    def _send(self, manifest: Manifest, files: Sequence[FileRecord]) -> None:
-        content = self._read(manifest)
-        verify(self._run_dir, replace(manifest, files=tuple(files)))
+    def _send(self, manifest: Manifest, files: Sequence[FileRecord], run_dir: Path) -> None:
+        directory = directory_of(run_dir, manifest.kind)
+        content = _read(directory, manifest)
+        verify(run_dir, replace(manifest, files=tuple(files)))
         pool = self._pools[manifest.kind]
-        wait_for_all([pool.submit(self._put_file, manifest, file) for file in files])
+        wait_for_all([pool.submit(self._put_file, directory, manifest, file) for file in files])
         self.send_companions(manifest.schema)
         self._log.add(manifest, content)
         with self._guard_head:
             self._newest[manifest.kind] = manifest.position
 
-    def _read(self, manifest: Manifest) -> bytes:
-        """The manifest as the trainer wrote it: what was signed stays signed."""
-        path = directory_of(self._run_dir, manifest.kind) / names.manifest_name(manifest.prefix)
-        position = str(manifest.position)
-        try:
-            content = read_plainly(path, MAX_MANIFEST_BYTES)
-        except OSError as error:
-            raise unreadable(path, position, error) from error
-        if Manifest.from_json(content) != manifest:
-            raise DamagedError(
-                f"{path.name} is no longer the manifest of {position}", path=path, position=position
-            )
-        return content
-
-    def _put_file(self, manifest: Manifest, file: FileRecord) -> None:
-        path = directory_of(self._run_dir, manifest.kind) / file.name
+    def _put_file(self, directory: Path, manifest: Manifest, file: FileRecord) -> None:
+        path = directory / file.name
         try:
             self._store.put_file(layout.data_name(manifest, file.name), path)
         except OSError as error:
@@ -142,6 +130,21 @@ class Departures:
 
     def _put_tree(self, path: Path) -> None:
         replace_tree(self._store, path.name, path)
+
+
+def _read(directory: Path, manifest: Manifest) -> bytes:
+    """The manifest as the trainer wrote it: what was signed stays signed."""
+    path = directory / names.manifest_name(manifest.prefix)
+    position = str(manifest.position)
+    try:
+        content = read_plainly(path, MAX_MANIFEST_BYTES)
+    except OSError as error:
+        raise unreadable(path, position, error) from error
+    if Manifest.from_json(content) != manifest:
+        raise DamagedError(
+            f"{path.name} is no longer the manifest of {position}", path=path, position=position
+        )
+    return content
 
 
 def _later(one: Position | None, other: Position | None) -> Position | None:

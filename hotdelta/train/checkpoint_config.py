@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta.errors import ConfigurationError
-from hotdelta.remote.publish.spool import SpoolOptions, check_run_directory, to_run_directory
+from hotdelta.remote.publish.spool import (
+    FOLD_DELTAS_ABOVE,
+    SpoolOptions,
+    check_run_directory,
+    to_run_directory,
+)
 from hotdelta.train.save.options import Telling, WriterOptions
 from hotdelta.train.save.schedule import SaveAtSteps, SaveEvery
 
@@ -22,8 +27,8 @@ class CheckpointConfig:
     apart from that, when `save_secs` have passed since the last. A delta is due when `save_incremental_secs` or
     `save_incremental_steps` have passed since the last; with neither, only by hand and at the end.
     `metrics_port`, `metrics_registry`, `tensorboard_dir`: who is told how saving goes (docs/metrics.md).
-    `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`: for the address of a store
-    (docs/remote.md).
+    `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`, `fold_deltas_above`: for the
+    address of a store (docs/remote.md).
     """
 
     checkpoint_dir: str | Path
@@ -40,6 +45,7 @@ class CheckpointConfig:
     spool_bytes: int | None = None
     when_spool_is_full: str = "postpone"
     publish_timeout_secs: float = 60
+    fold_deltas_above: int | None = FOLD_DELTAS_ABOVE
 
     def __post_init__(self) -> None:
         check_run_directory(self.checkpoint_dir)
@@ -71,7 +77,11 @@ class CheckpointConfig:
 
     def _spool(self) -> SpoolOptions:
         return SpoolOptions.of(
-            self.spool_dir, self.spool_bytes, self.when_spool_is_full, self.publish_timeout_secs
+            self.spool_dir,
+            self.spool_bytes,
+            self.when_spool_is_full,
+            self.publish_timeout_secs,
+            self.fold_deltas_above,
         )
 
 

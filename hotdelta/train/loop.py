@@ -18,7 +18,7 @@ from hotdelta.chain.format.position import Position
 from hotdelta.errors import ConfigurationError, HotdeltaError
 from hotdelta.logs import counted, event
 from hotdelta.remote.publish.resuming import bring_in
-from hotdelta.remote.publish.spool import SpoolOptions
+from hotdelta.remote.publish.spool import FOLD_DELTAS_ABOVE, SpoolOptions
 from hotdelta.train.checkpoint_config import CheckpointConfig, settle
 from hotdelta.train.jobs.job import Job
 from hotdelta.train.loop_model import (
@@ -85,6 +85,7 @@ class DeltaWriter:
         spool_bytes: int | None = None,
         when_spool_is_full: str = "postpone",
         publish_timeout_secs: float = 60,
+        fold_deltas_above: int | None = FOLD_DELTAS_ABOVE,
     ) -> None:
         """Takes the directory and resumes at once; `resumed` says where.
 
@@ -103,8 +104,8 @@ class DeltaWriter:
         or by the "coordinator", which fetches them all.
         `metrics_port`: where Prometheus asks how saving goes, a port of loopback or "HOST:PORT"; `metrics_registry`: of
         prometheus_client, in place of a port; `tensorboard_dir`: where TensorBoard finds lag, rows and bytes.
-        `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`: for the address of a store in place
-        of a directory (docs/remote.md).
+        `spool_dir`, `spool_bytes`, `when_spool_is_full`, `publish_timeout_secs`, `fold_deltas_above`: for the
+        address of a store in place of a directory (docs/remote.md).
         """
         refuse_other_kinds(tables=tables, slots=slots, tracking=tracking, signatures=signatures, state=state)
         options = WriterOptions.of(
@@ -118,7 +119,9 @@ class DeltaWriter:
             keep_fulls=keep_fulls,
             scrub_saves=scrub_saves,
             telling=Telling.of(metrics_port, metrics_registry, tensorboard_dir),
-            spool=SpoolOptions.of(spool_dir, spool_bytes, when_spool_is_full, publish_timeout_secs),
+            spool=SpoolOptions.of(
+                spool_dir, spool_bytes, when_spool_is_full, publish_timeout_secs, fold_deltas_above
+            ),
         )
         run_dir, options = settle(checkpoint_dir, options)
         keyed = keyed_variables(model)

@@ -16,7 +16,8 @@ class PublishFigures:
     """Counts of one store. Each kind of commit is counted by one thread, failures by any of them.
 
     `newest`: the newest position of each kind that is published by this trainer; `lag`: from the cut to that, by kind;
-    `passed_over`: commits that cannot be published, because their files are damaged; `away_since`: on the wall clock.
+    `folded`: deltas that went there in one with others; `passed_over`: commits that cannot be published, because their
+    files are damaged; `away_since`: on the wall clock.
     """
 
     def __init__(self, store: str) -> None:
@@ -26,6 +27,7 @@ class PublishFigures:
         self.lag = {str(kind): Histogram(STAGE_SECONDS) for kind in Kind}
         self.newest: dict[str, Position] = {}
         self.failures = 0
+        self.folded = 0
         self.passed_over = 0
         self.last_error = ""
         self.away_since: float | None = None

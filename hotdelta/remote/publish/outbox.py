@@ -39,6 +39,7 @@ class Outbox:
         self._delta_bytes = 0
         self._waiting_full: Manifest | None = None
         self._full_on_its_way: Manifest | None = None
+        self._full_positions: set[Position] = set()
         self._undecided: tuple[Manifest, ...] = ()
         self._is_decided = False
         self._is_closed = False
@@ -47,6 +48,7 @@ class Outbox:
         """What may have to be published lies in the directory."""
         with self._changed:
             self._undecided, self._is_decided = tuple(manifests), False
+            self._full_positions.update(m.position for m in manifests if m.kind is Kind.FULL)
 
     def decide(self, backlog: Sequence[Manifest]) -> None:
         """Only this of it has to be; it goes before what was committed since."""
@@ -66,7 +68,18 @@ class Outbox:
                     self._delta_bytes += manifest.total_bytes
                 else:
                     self._waiting_full = manifest
+                    self._full_positions.add(manifest.position)
             self._changed.notify_all()
+
+    def note_fulls(self, positions: Iterable[Position]) -> None:
+        """There is a full, or will be: before the delta of the same position is added, which closes it."""
+        with self._changed:
+            self._full_positions.update(positions)
+
+    def waiting(self) -> tuple[tuple[Manifest, ...], frozenset[Position]]:
+        """The deltas in their order; and where there are fulls, or will be, from the first of them on."""
+        with self._changed:
+            return tuple(self._deltas), frozenset(self._full_positions)
 
     def next(self, kind: Kind, *, timeout_seconds: float) -> Manifest | None:
         """The one to publish next, when there is one in time. Stays in here until `note_published`."""
@@ -81,12 +94,14 @@ class Outbox:
             return self._full_on_its_way
 
     def note_published(self, manifest: Manifest) -> None:
-        """Or given up."""
+        """Or given up. With a delta those go that were folded into it."""
         with self._changed:
             if manifest.kind is Kind.FULL:
                 self._full_on_its_way = None
             else:
-                self._delta_bytes -= self._deltas.popleft().total_bytes
+                while self._deltas and self._deltas[0].position <= manifest.position:
+                    self._delta_bytes -= self._deltas.popleft().total_bytes
+                self._full_positions = {at for at in self._full_positions if at > manifest.position}
             self._changed.notify_all()
 
     @property

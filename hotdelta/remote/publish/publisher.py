@@ -30,6 +30,7 @@ from hotdelta.remote.departures import Departures
 from hotdelta.remote.publish.backlog import backlog, positions_in, require_same_history
 from hotdelta.remote.publish.claims import CHECK_SECONDS, Claim
 from hotdelta.remote.publish.figures import PublishFigures
+from hotdelta.remote.publish.folds import Folds
 from hotdelta.remote.publish.outbox import Outbox
 from hotdelta.remote.publish.retention import StoreRetention
 from hotdelta.remote.publish.spool import (
@@ -90,6 +91,7 @@ class Publisher:
         self._departures = Departures(
             store, run_dir, pool=self._pools[Kind.DELTA], fulls_pool=self._pools[Kind.FULL]
         )
+        self._folds = Folds(run_dir, above=options.fold_deltas_above, disk=Disk())
         self._retention = StoreRetention(store, keep_fulls=keep_fulls, is_ours=self._is_on_its_way)
         self._guard_start = threading.Lock()
         self._begun: tuple[Sequence[Manifest], Node | None] = ((), None)
@@ -127,6 +129,10 @@ class Publisher:
         ]
         for thread in self._threads:
             thread.start()
+
+    def expect_full(self, position: Position) -> None:
+        """Before the delta is committed that closes it."""
+        self._outbox.note_fulls([position])
 
     def committed(self, manifest: Manifest) -> None:
         self._has_waited = False
@@ -202,7 +208,9 @@ class Publisher:
                 manifest = self._outbox.next(kind, timeout_seconds=CHECK_SECONDS)
                 if manifest is None:
                     self._look_around(kind)
-                elif self._send(manifest, trouble):
+                    continue
+                manifest = self._choose(manifest)
+                if self._send(manifest, trouble):
                     self._outbox.note_published(manifest)
                     self._keep_house(kind)
             is_over = True
@@ -237,30 +245,51 @@ class Publisher:
                     self._fail(error)
                 else:
                     missing = backlog(manifests, tip, there)
-                    self._sent_in_part |= {(manifest.kind, manifest.position) for manifest in missing}
+                    self._folds.take_up(missing)
+                    self._sent_in_part |= self._begun_before(missing)
+                    self._outbox.note_fulls(there[Kind.FULL])
                     self._outbox.decide(missing)
                     if missing:
                         phrase = "publishing what was left"
                         event(logger, logging.INFO, phrase, commits=len(missing), store=self._store.address)
 
+    def _begun_before(self, missing: Sequence[Manifest]) -> set[tuple[Kind, Position]]:
+        """Deltas go one after the other: an earlier process has sent of the first, or of what that was folded into."""
+        deltas = [manifest for manifest in missing if manifest.kind is Kind.DELTA][:1]
+        fold = self._folds.current
+        return {
+            *((manifest.kind, manifest.position) for manifest in missing if manifest.kind is Kind.FULL),
+            *((manifest.kind, manifest.position) for manifest in ([fold.manifest] if fold else deltas)),
+        }
+
+    def _choose(self, manifest: Manifest) -> Manifest:
+        """The next one, or what it and others are folded into."""
+        if manifest.kind is Kind.FULL:
+            return manifest
+        waiting, fulls = self._outbox.waiting()
+        is_begun = (manifest.kind, manifest.position) in self._sent_in_part
+        return self._folds.in_place_of(waiting, fulls, is_begun=is_begun)
+
     def _send(self, manifest: Manifest, trouble: _Trouble) -> bool:
-        """False: publishing ends, and it is not there. Else it is, or never will be."""
-        departures, key = self._departures, (manifest.kind, manifest.position)
+        """False: it is not there, and publishing ends, or goes on without this fold. Else it is, or never will be."""
+        key, fold = (manifest.kind, manifest.position), self._folds.current
+        is_fold = fold is not None and manifest is fold.manifest
+        send = self._departures.send_rest if key in self._sent_in_part else self._departures.send
         damaged = 0
         while not self._stop.is_set() and self.failure is None:
             try:
                 self.claim.require()
-                if key in self._sent_in_part:
-                    departures.send_rest(manifest)
-                else:
-                    departures.send(manifest)
-                departures.tell_head()
+                send(manifest, lies_in=self._folds.directory if is_fold else None)
+                self._departures.tell_head()
             except (SupersededError, NameTakenError) as error:
                 self._fail(_superseded(error))
             except StoreError as error:
                 trouble.wait(error)
             except ChainError as error:
                 damaged += 1
+                if is_fold:
+                    self._folds.give_up()
+                    return False
                 if damaged == _TRIES_OF_DAMAGED:
                     self._pass_over(manifest, error)
                     return True
@@ -270,11 +299,12 @@ class Publisher:
                 self._note_published(manifest)
                 return True
             self._sent_in_part.add(key)
+            send = self._departures.send_rest
         return False
 
     def _note_published(self, manifest: Manifest) -> None:
         self._sent_in_part.discard((manifest.kind, manifest.position))
-        lag = self.figures.count(manifest)
+        lag, folded = self.figures.count(manifest), self._folds_published(manifest)
         event(
             logger,
             logging.INFO,
@@ -282,7 +312,14 @@ class Publisher:
             position=manifest.position,
             bytes=manifest.total_bytes,
             lag_ms=lag * 1000,
+            **({"deltas": folded} if folded else {}),
         )
+
+    def _folds_published(self, manifest: Manifest) -> int:
+        """How many deltas went with it."""
+        folded = self._folds.note_published(manifest) if manifest.kind is Kind.DELTA else 0
+        self.figures.folded += folded
+        return folded
 
     def _pass_over(self, manifest: Manifest, error: ChainError) -> None:
         """Readers step over it with the next full, which therefore comes soon."""

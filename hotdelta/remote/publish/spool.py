@@ -30,6 +30,8 @@ POSTPONE, WAIT = "postpone", "wait"
 MARKER = ".store.json"
 
 _DEFAULT_BYTES = 10 * 1024**3
+# A second a delta, so long a store was away, or is slow, before what is between is not worth its requests.
+FOLD_DELTAS_ABOVE = 64
 _SLUG = re.compile(r"[^A-Za-z0-9.-]+")
 # What is left of an address when somebody made a Path of it.
 _ADDRESS_AS_PATH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
@@ -45,12 +47,14 @@ class SpoolOptions:
     `max_bytes`: what deltas that are not published may take. Then `when_full` says what becomes of training: "postpone"
     takes no more cuts until there is room, so that the next delta has all of it; "wait" lets training wait.
     `publish_timeout_secs`: how long the end of training waits until everything is published.
+    `fold_deltas_above`: when more deltas wait, those that follow each other are published as one; None: never.
     """
 
     directory: Path | None = None
     max_bytes: int = _DEFAULT_BYTES
     when_full: str = POSTPONE
     publish_timeout_secs: float = 60.0
+    fold_deltas_above: int | None = FOLD_DELTAS_ABOVE
 
     def __post_init__(self) -> None:
         if not _is_number(self.max_bytes, Integral) or self.max_bytes < 1:
@@ -66,6 +70,11 @@ class SpoolOptions:
             raise ConfigurationError(
                 f"publish_timeout_secs is {seconds!r}", hint="give seconds, 0 to wait for nothing"
             )
+        above = self.fold_deltas_above
+        if above is not None and (not _is_number(above, Integral) or above < 1):
+            raise ConfigurationError(
+                f"fold_deltas_above is {above!r}", hint="give a whole number of deltas, at least 1, or None"
+            )
 
     @classmethod
     def of(
@@ -74,6 +83,7 @@ class SpoolOptions:
         spool_bytes: int | None,
         when_spool_is_full: str,
         publish_timeout_secs: float,
+        fold_deltas_above: int | None,
     ) -> SpoolOptions:
         """As users say it. Raises ConfigurationError."""
         return cls(
@@ -81,6 +91,7 @@ class SpoolOptions:
             _DEFAULT_BYTES if spool_bytes is None else spool_bytes,
             when_spool_is_full,
             publish_timeout_secs,
+            fold_deltas_above,
         )
 
 

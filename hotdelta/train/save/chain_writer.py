@@ -155,6 +155,11 @@ class ChainWriter:
         """The link for the next cut. A full and its closing delta share one."""
         return self._tip.next_link()
 
+    def expect_full(self, link: Link) -> None:
+        """A full is closed by the delta of this link, which is not committed yet."""
+        if self._publisher is not None:
+            self._publisher.expect_full(link.node.position)
+
     def forget_tip(self) -> None:
         """The files of the chain are gone: the next commit has to start a new one."""
         self._tip.forget()

@@ -130,6 +130,8 @@ class SavePipeline:
         full = self._full if self._full is not None and not self._full.is_closing else None
         if full is not None:
             full.overlay(cut, is_closing=is_closing)
+            if is_closing:
+                self._chain.expect_full(link)
         if link.parent is None and full is not None:
             full.close(cut, link, values, self._full_commit(cut, link))
         else:

@@ -272,6 +272,12 @@ def _published(sources: Sequence[tuple[str, PublishFigures]]) -> Iterator[Metric
         [((here,), figures.failures) for here, figures in sources],
     )
     yield counter(
+        "hotdelta_trainer_folded_total",
+        "Deltas that went to the store in one with others, while publishing lagged.",
+        _LABELS,
+        [((here,), figures.folded) for here, figures in sources],
+    )
+    yield counter(
         "hotdelta_trainer_passed_over_total",
         "Commits that cannot be published, because their files are damaged here.",
         _LABELS,

@@ -1,12 +1,13 @@
 """A program: for every request that a publish makes of a store, a child that kills itself right before it.
 
-Usage: killed_publish.py RUN_DIR DIRECTORY makes the stores DIRECTORY/1, DIRECTORY/2, ... each of a publish that was
-killed at that request, and ends with the first child that survived.
+Usage: killed_publish.py RUN_DIR DIRECTORY FOLD_ABOVE makes DIRECTORY/1, DIRECTORY/2, ... each with the spool and the
+store of a publish that was killed at that request, and ends with the first child that survived.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hotdelta.chain.history.scan import Scanner
+from hotdelta.remote.publish.figures import PublishFigures
 from hotdelta.remote.publish.publisher import Publisher
 from hotdelta.remote.publish.spool import SpoolOptions
 from hotdelta.remote.stores.contract import Store
@@ -36,31 +38,39 @@ class KillingStore(CountingStore):
         return do()
 
 
-def publish(store: Store, run_dir: Path, *, least_run: int) -> None:
+def publish(store: Store, run_dir: Path, *, least_run: int, fold_above: int | None = None) -> PublishFigures:
     """As a trainer does that is started, and has nothing more to save."""
     manifests = Scanner(run_dir).scan().manifests
-    publisher = Publisher(store, run_dir, options=SpoolOptions(), keep_fulls=5)
+    options = SpoolOptions(fold_deltas_above=fold_above)
+    publisher = Publisher(store, run_dir, options=options, keep_fulls=5)
     publisher.claim_run(least_run, may_begin_alone=True)
     publisher.begin(manifests, manifests[-1].node)
     publisher.close()
+    return publisher.figures
 
 
-def address_of(directory: Path) -> str:
-    return f"file://{directory}"
+def store_in(directory: Path) -> Store:
+    return open_store(f"file://{directory / 'store'}")
 
 
-def main(run_dir: Path, directory: Path) -> None:
+def spool_in(directory: Path) -> Path:
+    return directory / "spool"
+
+
+def main(run_dir: Path, directory: Path, fold_above: int) -> None:
     kill_at, status = 0, signal.SIGKILL.value
     while status == signal.SIGKILL:
         kill_at += 1
+        place = directory / str(kill_at)
+        shutil.copytree(run_dir, spool_in(place))
         child = os.fork()
         if child == 0:
-            store = open_store(address_of(directory / str(kill_at)))
-            publish(KillingStore(store, kill_at=kill_at), run_dir, least_run=1)
+            store = KillingStore(store_in(place), kill_at=kill_at)
+            publish(store, spool_in(place), least_run=1, fold_above=fold_above)
             os._exit(0)
         status = os.waitpid(child, 0)[1]
     sys.exit(0 if status == 0 else f"a child ended with status {status}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
