@@ -78,6 +78,7 @@ READERS = {
     "hotdelta/chain/history/state_index.py": PART,
     "hotdelta/chain/history/state_reader.py": PART,
     "hotdelta/chain/store/compaction.py": PART,
+    "hotdelta/chain/store/folding.py": f"{STATE} before the links, which the publisher verifies",
     "hotdelta/chain/store/sweep.py": "it asks for the names of files that no manifest lists, to delete them",
     "hotdelta/cli/history/compact.py": STATE,
     "hotdelta/cli/rows/diff.py": STATE,

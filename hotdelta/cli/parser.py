@@ -188,9 +188,9 @@ def _add_compact(commands: _Commands[argparse.ArgumentParser]) -> None:
     command = _add(
         commands,
         "compact",
-        "put a full and the deltas after it together into a new full, where no trainer runs",
+        "put a full and the deltas after it together into a new full; in a directory, where no trainer runs",
     )
-    _add_directory(command)
+    _add_chain_place(command)
     command.add_argument(
         "position", metavar="POSITION", nargs="?", help="of which position (default: the newest)"
     )
@@ -198,7 +198,7 @@ def _add_compact(commands: _Commands[argparse.ArgumentParser]) -> None:
         "--keep-fulls",
         type=_at_least(1),
         metavar="N",
-        help="then delete what the newest N fulls do not need (default: delete nothing)",
+        help="then delete what the newest N fulls do not need (default: delete nothing); not in a store",
     )
     _add_json(command)
 
@@ -219,7 +219,7 @@ def _add_copy(commands: _Commands[argparse.ArgumentParser]) -> None:
         "--delete",
         action="store_true",
         dest="is_deleting",
-        help="then delete from B what A does not have (default: delete nothing)",
+        help="then delete from B what A does not have (default: delete nothing); not in a store",
     )
     _add_json(command)
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from hotdelta.chain import Kind, Position
+from hotdelta.chain import Disk, Kind, Position, Scanner
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
 from hotdelta.remote import layout
 from hotdelta.remote.commit_log import CommitLog
+from hotdelta.remote.publish.backlog import positions_in
+from hotdelta.remote.publish.spool import MARKER
+from hotdelta.remote.states import fetch_state
 from hotdelta.remote.stores.contract import Store
 from hotdelta.remote.stores.opening import open_store
 from tests.chain.key_table_chain import ROWS, KeyTableChain
+from tests.chain.table_chain import TableChain
+from tests.chain_replay import replay
 from tests.cli.conftest import Run
+from tests.golden.golden_chains import digests, golden_chain
 from tests.remote.stored_chain import put_commits
 
 
@@ -135,3 +142,56 @@ def test_a_store_that_is_away_is_said_to_be(run: Run) -> None:
     done = run("log", "s3://bucket/run?endpoint=http://127.0.0.1:9")
     assert done.code == 1
     assert "is it up" in done.err
+
+
+@pytest.mark.parametrize("name", ["forked", "keyed", "keras"])
+def test_a_compacted_store_has_the_same_values(run: Run, s3_address: str, tmp_path: Path, name: str) -> None:
+    chain = golden_chain(name)
+    store = open_store(s3_address)
+    run_dir = chain.copy_to(tmp_path)
+    put_commits(store, run_dir)
+    for schema in run_dir.glob("*/schema-*"):
+        store.put(f"{layout.SCHEMAS}{schema.name}", schema.read_bytes())
+    done = run("compact", s3_address, "--json")
+    assert (done.code, done.document["position"]) == (0, chain.newest)
+    assert done.document["bytes"] > 0
+    position = Position.parse(chain.newest)
+    assert CommitLog(store).head().full == position
+    assert run("verify", s3_address).code == 0
+    assert run("compact", s3_address).out == f"{chain.newest} is a full already\n"
+    newcomer = tmp_path / "newcomer"
+    fetch_state(store, newcomer, there=positions_in(CommitLog(store)), disk=Disk())
+    assert [manifest.kind for manifest in Scanner(newcomer).scan().manifests] == [Kind.FULL]
+    state = chain.states[chain.newest]
+    assert digests(replay(newcomer, position, state)) == state
+
+
+def test_a_trainer_that_publishes_a_full_of_the_same_state_goes_on(
+    run: Run, s3_address: str, tmp_path: Path
+) -> None:
+    """It was writing that when the store was compacted: both are right, and neither has files of the other."""
+    chain, store = TableChain(tmp_path / "run"), open_store(s3_address)
+    full = chain.close_with_full([1, 2])
+    put_commits(store, chain.run_dir, chain.manifests[:2])
+    assert run("compact", s3_address).code == 0
+    put_commits(store, chain.run_dir, [full])
+    kept, _ = CommitLog(store).read(Kind.FULL, full.position)
+    assert kept.node == full.node
+    assert kept.prefix.endswith("-compacted")
+    assert run("verify", s3_address).code == 0
+
+
+def test_what_cannot_be_compacted_is_said(run: Run, forked: Path, published: Store) -> None:
+    before = run("log", published.address, "--json").document
+    for arguments, said in (
+        (("compact", published.address, "--keep-fulls", 1), "--keep-fulls is for directories"),
+        (("compact", published.address, "7.7"), "holds no position 7.7"),
+    ):
+        done = run(*arguments)
+        assert (done.code, done.out) == (2, ""), arguments
+        assert said in done.err
+    assert run("log", published.address, "--json").document == before
+    (forked / MARKER).write_text(json.dumps({"store": published.address}))
+    done = run("compact", forked)
+    assert (done.code, done.out) == (2, "")
+    assert f"hotdelta compact {published.address}" in done.err

@@ -29,10 +29,13 @@ _SLICE_BYTES = 16 * 1024 * 1024
 OnWrite = Callable[[int], None]
 
 
-def compact(state: ChainState, listing: Listing, *, disk: Disk, on_write: OnWrite) -> Manifest:
+def compact(
+    state: ChainState, listing: Listing, *, disk: Disk, on_write: OnWrite, mark: str = ""
+) -> Manifest:
     """Commit a full of the newest node of a state, which ends with a delta and whose files were all verified.
 
     `listing`: of the directory, for the names that were ever used in it. `on_write` hears the bytes of each piece.
+    `mark` is put behind the name, where a trainer may be about to give it.
     Raises CommitError, and ChainError when the deltas alone do not tell all; then nothing was committed.
     """
     newest, key = state.newest, SigningKey.from_environment()
@@ -42,7 +45,7 @@ def compact(state: ChainState, listing: Listing, *, disk: Disk, on_write: OnWrit
             hint=f"set {KEY_FILE_VARIABLE}, as its trainer has it",
         )
     highest = _highest_steps(listing)
-    prefix = names.full_prefix(newest.step, newest.position, is_step_fresh=newest.step > highest.full)
+    prefix = names.full_prefix(newest.step, newest.position, is_step_fresh=newest.step > highest.full) + mark
     highest = replace(highest, full=max(highest.full, newest.step))
     prepared = _write(state, prefix, disk, on_write)
     manifest = Manifest(

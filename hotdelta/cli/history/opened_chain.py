@@ -6,12 +6,13 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotdelta.chain import Disk, Listing, Manifest, Position, Scanner, verify
 from hotdelta.chain.history.signing import trusted_listing
-from hotdelta.errors import ConfigurationError, ManifestError
+from hotdelta.chain.history.state import peek_state
+from hotdelta.errors import ChainError, ConfigurationError, ManifestError
 from hotdelta.given_directory import to_directory
 from hotdelta.remote.arrivals import fetch_commit, fetch_schema
 from hotdelta.remote.commit_log import CommitLog
@@ -54,6 +55,20 @@ class OpenedChain:
                 raise ConfigurationError(f"nothing in {self.place} can be used", hint="see: hotdelta verify")
             return max(manifest.position for manifest in self.listing.manifests)
         return parse_position(given or "")
+
+    def way_to(self, position: Position) -> tuple[Manifest, ...]:
+        """What has to be brought from a store for that state; of a directory all is there, and damage is gone around.
+
+        Raises ConfigurationError, and ChainError when no full leads there.
+        """
+        if self.store is None:
+            return ()
+        self.commits_at(position)
+        until = tuple(manifest for manifest in self.listing.manifests if manifest.position <= position)
+        state = peek_state(self.directory, listing=replace(self.listing, manifests=until))
+        if state is None or state.newest.position != position:
+            raise ChainError(f"no full leads to {position} in {self.place}", hint="see: hotdelta verify")
+        return state.manifests
 
     def schema_of(self, manifest: Manifest) -> Path:
         """The directory in which the schema of a commit lies, as far as there is one. Raises StoreError."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotdelta.chain import Manifest, Position, TableRecord
 from hotdelta.chain.format import names
-from hotdelta.chain.history.state import ChainState, find_state, peek_state
+from hotdelta.chain.history.state import ChainState, find_state
 from hotdelta.chain.history.state_reader import StateReader
 from hotdelta.cli.history.history import read_history
 from hotdelta.cli.history.opened_chain import OpenedChain, opened_chain
@@ -78,23 +78,11 @@ def _tables(schema_dir: Path, newest: Manifest) -> tuple[str, ...]:
 
 @contextmanager
 def _state_at(chain: OpenedChain, position: Position, roles: Sequence[str]) -> Iterator[ChainState]:
-    with chain.files_of(_way_to(chain, position), roles=roles) as directory:
+    with chain.files_of(chain.way_to(position), roles=roles) as directory:
         state = find_state(directory, listing=chain.listing, position=position, roles=roles)
         if state is None:
             raise ChainError(f"{chain.place} holds nothing that can be read")
         yield state
-
-
-def _way_to(chain: OpenedChain, position: Position) -> tuple[Manifest, ...]:
-    """What has to be brought from a store; of a directory all is there, and damage is gone around."""
-    if chain.store is None:
-        return ()
-    chain.commits_at(position)
-    until = tuple(manifest for manifest in chain.listing.manifests if manifest.position <= position)
-    state = peek_state(chain.directory, listing=replace(chain.listing, manifests=until))
-    if state is None:
-        raise ChainError(f"no full leads to {position} in {chain.place}", hint="see: hotdelta verify")
-    return state.manifests
 
 
 def _count_deltas(chain: OpenedChain, old: ChainState, new: ChainState) -> int | None:
