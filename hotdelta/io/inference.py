@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from exporter import export_saved_model
+from exporter.stores import export_into_store
 from hotdelta.errors import ConfigurationError
 from hotdelta.given_directory import to_directory
 from hotdelta.io.model_state import is_session
 from hotdelta.io.own_calls import called_our_way
+from hotdelta.io.places import opened_version, versions_in
 from hotdelta.io.pruning import pruned_signature
+from hotdelta.remote.publish.spool import given_address
 from hotdelta.train.serving.trace import DEFAULT_SIGNATURE
 from hotdelta.train.tables.row_values import Array
 
@@ -28,26 +32,44 @@ def save_inference_model(
     target_vars: Any,
     model: Any,
     save_incr_model: bool = False,
-) -> Path:
+) -> Path | str:
     """Export what maps the named inputs to the targets, with only the variables that this needs, to `dirname/<n>/`.
 
     `target_vars`: outputs of a functional Keras model, or of its layers (tensors, or names of outputs or layers); names
     of outputs of any other Keras model; for a tf.Module, a tf.function with an input_signature; tensors of a Session's
     graph, whose inputs may be tensors, too. `save_incr_model`: the export can be updated by deltas.
-    Returns the path of the version.
+    `dirname`: a directory, or the address of a store. Returns the path of the version, or its address.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError, StoreError.
     """
-    directory = to_directory(dirname, "dirname")
-    feeds, targets = _as_list(feeded_var_names), _as_list(target_vars)
+    export = partial(
+        _export, _as_list(feeded_var_names), _as_list(target_vars), model, is_incremental=save_incr_model
+    )
+    address = given_address(dirname)
+    if address is not None:
+        return export_into_store(export, address, None)
+    return export(to_directory(dirname, "dirname"), None)
+
+
+def _export(
+    feeds: list[Any],
+    targets: list[Any],
+    model: Any,
+    directory: Path,
+    version: int | None,
+    *,
+    is_incremental: bool,
+) -> Path:
     if is_session(model):
         from hotdelta.io.session_inference import save_session
 
-        version = max(_versions(directory), default=0) + 1
-        return save_session(directory / str(version), feeds, targets, model, is_incremental=save_incr_model)
+        number = version or max(versions_in(directory), default=0) + 1
+        return save_session(directory / str(number), feeds, targets, model, is_incremental=is_incremental)
     signature = pruned_signature(model, feeds, targets)
     signatures = None if signature is None else {DEFAULT_SIGNATURE: signature}
-    return export_saved_model(model, directory, save_incr_model=save_incr_model, signatures=signatures)
+    return export_saved_model(
+        model, directory, save_incr_model=is_incremental, signatures=signatures, version=version
+    )
 
 
 class InferenceModel:
@@ -116,29 +138,14 @@ class InferenceModel:
 
 @called_our_way
 def load_inference_model(dirname: str | Path) -> tuple[InferenceModel, tuple[str, ...], tuple[str, ...]]:
-    """The newest version in a directory that save_inference_model or the exporter wrote, or the given version.
+    """The newest version in what save_inference_model or the exporter wrote to, a directory or address; or a version.
 
     Returns it with the names of its inputs and outputs. Raises ConfigurationError when there is none.
     """
-    model = InferenceModel(_newest_version(to_directory(dirname, "dirname")))
+    with opened_version(dirname) as path:
+        model = InferenceModel(path)
     return model, model.feed_names, model.fetch_names
 
 
 def _as_list(given: Any) -> list[Any]:
     return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def _newest_version(directory: Path) -> Path:
-    if (directory / "saved_model.pb").exists():
-        return directory
-    versions = _versions(directory)
-    if not versions:
-        raise ConfigurationError(
-            f"{directory} holds no inference model", hint="write one with save_inference_model, or exporter"
-        )
-    return directory / str(max(versions))
-
-
-def _versions(directory: Path) -> list[int]:
-    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
-    return [int(name) for name in names if name.isascii() and name.isdigit()]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hotdelta.chain.format.position import Position
-from hotdelta.given_directory import to_directory
+from hotdelta.chain.history.state import ChainState
 from hotdelta.io.fit_check import Fit, compare, refuse_misfit
 from hotdelta.io.late_optimizer import apply_when_compiled, build_unknown, find_waiting, forget_waiting
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
 from hotdelta.io.own_calls import called_our_way
-from hotdelta.io.saved_position import find_saved
+from hotdelta.io.places import opened_to_load
 from hotdelta.io.saved_state import SavedState
 from hotdelta.io.selection import Predicate, select
 from hotdelta.logs import event
@@ -54,14 +54,28 @@ def load_vars(
 ) -> Loaded:
     """Load the given variables (keys or variables; None: every persistable one) for which `predicate` holds.
 
-    `dirname` is what save_* wrote, or the directory of a trainer: its newest full with the deltas after it, or the
-    given position. Raises ModelMismatchError with a line for each variable that is missing, unexpected or different,
-    and for each layer that has another vocabulary than it was saved with; then nothing was changed. `strict=False`
-    loads what fits and reports the rest.
+    `dirname` is what save_* wrote, or the directory or address of a trainer: its newest full with the deltas after it,
+    or the given position. Raises ModelMismatchError with a line for each variable that is missing, unexpected or
+    different, and for each layer that has another vocabulary than it was saved with; then nothing was changed.
+    `strict=False` loads what fits and reports the rest.
     """
+    # Before anything is read: a model that cannot be loaded into is said at once.
+    variables = None if variables is None else list(variables)
+    select(state_of(model), variables, predicate)
+    with opened_to_load(dirname, position=position, filename=filename) as found:
+        return _load(model, variables, predicate, _opened(found), strict=strict)
+
+
+def _load(
+    model: Any,
+    variables: Iterable[Any] | None,
+    predicate: Predicate | None,
+    saved: SavedState,
+    *,
+    strict: bool,
+) -> Loaded:
     state = state_of(model)
     chosen = select(state, variables, predicate)
-    saved = _open(to_directory(dirname, "dirname"), position, filename)
     unknown = () if variables is not None else _unknown(state, saved, predicate)
     if build_unknown(model, unknown):
         state = state_of(model)
@@ -117,9 +131,8 @@ def load_persistables(
     return load_vars(model, dirname, filename=filename, position=position)
 
 
-def _open(directory: Path, position: Position | str | None, filename: str | None) -> SavedState:
+def _opened(state: ChainState) -> SavedState:
     """Verified completely. Without a position, the newest that is not damaged."""
-    state = find_saved(directory, position=position, filename=filename)
     for problem in state.problems:
         event(logger, logging.WARNING, "loading before a damaged link", reason=problem)
     return SavedState(state)

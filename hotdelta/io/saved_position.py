@@ -25,8 +25,8 @@ def find_saved(
 
     Raises ConfigurationError when there is nothing, or not that; ChainError when it is damaged.
     """
-    wanted = _as_position(position) if position is not None else None
-    chosen = partial(_find_named, filename, directory) if filename is not None else wanted
+    wanted = as_position(position) if position is not None else None
+    chosen = partial(find_named, filename, directory) if filename is not None else wanted
     state = find_state(directory, position=chosen)
     if state is None:
         raise ConfigurationError(
@@ -36,7 +36,7 @@ def find_saved(
     return state
 
 
-def _as_position(given: Position | str) -> Position:
+def as_position(given: Position | str) -> Position:
     if not isinstance(given, Position | str):
         raise ConfigurationError(
             f"position is {given!r}", hint='give text, as "3.10": the number 3.10 is the number 3.1'
@@ -44,10 +44,10 @@ def _as_position(given: Position | str) -> Position:
     return Position.parse(given) if isinstance(given, str) else given
 
 
-def _find_named(filename: str, directory: Path, listing: Listing) -> Position:
+def find_named(filename: str, place: Path | str, listing: Listing) -> Position:
     for manifest in reversed(listing.manifests):
         plain = named_prefix(manifest.step, filename)
         if manifest.kind is Kind.FULL and manifest.prefix in (plain, f"{plain}-{manifest.position}"):
             return manifest.position
     saved = ", ".join(manifest.prefix for manifest in listing.manifests if manifest.kind is Kind.FULL)
-    raise ConfigurationError(f"{directory} holds no save named {filename!r}", hint=f"it holds {saved}")
+    raise ConfigurationError(f"{place} holds no save named {filename!r}", hint=f"it holds {saved}")

@@ -13,15 +13,12 @@ from hotdelta.chain.disk import Disk
 from hotdelta.chain.format import names
 from hotdelta.chain.format.manifest import Kind
 from hotdelta.chain.format.position import Node, Position, new_state_id
-from hotdelta.chain.history.scan import Listing, Scanner
 from hotdelta.chain.history.verification import directory_of
-from hotdelta.chain.store.lock import TrainerLock, claim_run
-from hotdelta.chain.store.retention import sweep
 from hotdelta.errors import ConfigurationError
-from hotdelta.given_directory import to_directory
 from hotdelta.io.model_state import HeldVariable, ModelState, state_of
 from hotdelta.io.one_commit import Save, commit_save
 from hotdelta.io.own_calls import called_our_way
+from hotdelta.io.places import opened_to_save
 from hotdelta.io.saved_position import named_prefix
 from hotdelta.io.selection import Predicate, select
 from hotdelta.io.served_part import find_served
@@ -43,11 +40,12 @@ def save_vars(
 ) -> Position:
     """Save the given variables (keys or variables; None: every persistable one) for which `predicate` holds.
 
-    A directory may hold many saves: loading takes the newest, or the one of that `filename`. Returns its position.
-    Raises ConfigurationError, CommitError, and DirectoryBusyError while somebody else writes there.
+    `dirname`: a directory, or the address of a store. It may hold many saves: loading takes the newest, or the one of
+    that `filename`. Returns its position.
+    Raises ConfigurationError, CommitError, StoreError, and DirectoryBusyError while somebody else writes there.
     """
     state = state_of(model)
-    return _save(state, select(state, variables, predicate), to_directory(dirname, "dirname"), filename)
+    return _save(state, select(state, variables, predicate), dirname, filename)
 
 
 @called_our_way
@@ -63,26 +61,23 @@ def save_persistables(model: Any, dirname: str | Path, filename: str | None = No
 
 
 def _save(
-    state: ModelState, chosen: tuple[HeldVariable, ...], directory: Path, filename: str | None
+    state: ModelState, chosen: tuple[HeldVariable, ...], dirname: str | Path, filename: str | None
 ) -> Position:
     _refuse_odd_name(filename)
     _refuse_dtypes(chosen)
     step, served, disk = state.read_step(), find_served(state, chosen), Disk()
-    with TrainerLock(directory):
-        listing = Scanner(directory).scan()
-        _refuse_chain(directory, listing)
-        sweep(directory, listing, disk)
-        node = Node(Position(claim_run(directory, listing.manifests, disk), 1), new_state_id())
-        highest = max((manifest.highest_step.full for manifest in listing.manifests), default=-1)
+    with opened_to_save(dirname) as place:
+        node = Node(Position(place.run, 1), new_state_id())
+        highest = max((manifest.highest_step.full for manifest in place.listing.manifests), default=-1)
         prefix = _choose_prefix(step, node.position, filename, is_step_fresh=step > highest)
-        beside = directory_of(directory, Kind.DELTA)
+        beside = directory_of(place.directory, Kind.DELTA)
         if served.module is not None:
             save_serving_graph(beside, served.module, served.schema)
         else:
             save_schema(beside, served.schema)
         rules = {key: rule.saved for key, rule in state.read_id_rules().items()}
-        commit_save(directory, Save(prefix, node, step, chosen, served, highest, rules), disk)
-    event(logger, logging.INFO, "saved", path=directory / prefix, variables=len(chosen), step=step)
+        commit_save(place.directory, Save(prefix, node, step, chosen, served, highest, rules), disk)
+    event(logger, logging.INFO, "saved", path=f"{dirname}/{prefix}", variables=len(chosen), step=step)
     return node.position
 
 
@@ -90,14 +85,6 @@ def _refuse_odd_name(filename: str | None) -> None:
     if filename is not None and not _FILENAME.fullmatch(filename):
         raise ConfigurationError(
             f"filename {filename!r} cannot be part of a file name", hint="use letters, digits, _ and -"
-        )
-
-
-def _refuse_chain(directory: Path, listing: Listing) -> None:
-    if any(manifest.kind is Kind.DELTA for manifest in listing.manifests):
-        raise ConfigurationError(
-            f"{directory} holds the chain of a trainer: servers that follow it would take this save for its newest",
-            hint="save into another directory; a trainer saves into its own with save_full()",
         )
 
 

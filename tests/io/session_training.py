@@ -58,7 +58,7 @@ class Training:
         }
 
 
-def goes_on_as_if_it_had_never_stopped(directory: Path, **options: Any) -> None:
+def goes_on_as_if_it_had_never_stopped(directory: Path | str, **options: Any) -> None:
     first, second = Training(**options), Training(seed=1, **options)
     first.train(1, 2, 3)
     hio.save_persistables(first.session, directory)
@@ -109,7 +109,7 @@ def rows_of_other_parts_are_refused(directory: Path) -> None:
     assert other.bits() == before
 
 
-def an_inference_model_predicts_as_the_graph(directory: Path) -> None:
+def an_inference_model_predicts_as_the_graph(directory: Path | str) -> None:
     training = Training()
     training.train(1, 2)
     hio.save_inference_model(directory, ["ids"], [training.score], training.session, save_incr_model=True)
@@ -118,8 +118,8 @@ def an_inference_model_predicts_as_the_graph(directory: Path) -> None:
     np.testing.assert_allclose(program(ids=np.arange(10))["score"], training.scores(), rtol=1e-6)
 
 
-def exported_keys(version: Path) -> set[str]:
-    document = json.loads((version / "assets.extra/hotdelta.json").read_text())
+def exported_keys(version: Path | str) -> set[str]:
+    document = json.loads((Path(version) / "assets.extra/hotdelta.json").read_text())
     return {variable["key"] for variable in document["schema"]["variables"]}
 
 
@@ -160,6 +160,8 @@ def main(directory: Path) -> None:
     an_inference_model_has_only_the_variables_that_its_outputs_need(directory / "cut")
     an_inference_model_has_only_the_variables_that_its_outputs_need(directory / "cut parts", parts=3)
     an_input_that_is_needed_must_be_named(directory / "input")
+    goes_on_as_if_it_had_never_stopped("memory://session")
+    an_inference_model_predicts_as_the_graph("memory://export")
     check_odd_sessions(directory / "odd")
     print("all is well")
 

@@ -19,8 +19,8 @@ from hotdelta.io.model_state import state_of
 USERS, ITEMS = np.array([1, 2]), np.array([3, 4])
 
 
-def exported_keys(version: Path) -> set[str]:
-    document = json.loads((version / "assets.extra/hotdelta.json").read_text())
+def exported_keys(version: Path | str) -> set[str]:
+    document = json.loads((Path(version) / "assets.extra/hotdelta.json").read_text())
     return {variable["key"] for variable in document["schema"]["variables"]}
 
 

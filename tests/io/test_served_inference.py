@@ -58,7 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def save(model: keras.Model, directory: Path, **options: Any) -> Path:
-    return hio.save_inference_model(directory, ["item"], ["items", "item_vector"], model, **options)
+    return Path(hio.save_inference_model(directory, ["item"], ["items", "item_vector"], model, **options))
 
 
 @pytest.fixture(scope="module")
