@@ -79,8 +79,9 @@ class InferenceModel:
     variables nor tensors, and no GradientTape sees it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, place: Path | str | None = None) -> None:
+        """`place`: from where it was brought to that path, if it was."""
+        self.path = place or path
         graph = tf.Graph()
         self._session = tf.compat.v1.Session(graph=graph)
         with graph.as_default():
@@ -143,7 +144,7 @@ def load_inference_model(dirname: str | Path) -> tuple[InferenceModel, tuple[str
     Returns it with the names of its inputs and outputs. Raises ConfigurationError when there is none.
     """
     with opened_version(dirname) as path:
-        model = InferenceModel(path)
+        model = InferenceModel(path, place=given_address(dirname))
     return model, model.feed_names, model.fetch_names
 
 

@@ -95,7 +95,7 @@ def test_an_inference_model_goes_to_an_address_and_comes_from_it(s3_address: str
     hio.save_inference_model(s3_address, ["ids"], ["score"], model, save_incr_model=True)
     for place, wanted in ((first, expected), (s3_address, np.asarray(model(ids)))):
         loaded, feeds, fetches = hio.load_inference_model(place)
-        assert feeds == ("ids",)
+        assert (feeds, loaded.path) == (("ids",), place)
         np.testing.assert_allclose(loaded(ids=ids)[fetches[0]], wanted, rtol=1e-6)
         loaded.close()
     assert first.partition("?")[0].endswith("/1")
