@@ -195,6 +195,36 @@ def test_training_goes_on_while_the_store_is_away_and_it_catches_up(
     assert other.values() == offline.values()
 
 
+def test_a_state_of_which_a_full_is_written_is_not_folded_away(
+    address: str, away: AwayStore, start: Start, tmp_path: Path
+) -> None:
+    """It is told before the delta that closes it, so also when the full is not there yet, or never will be."""
+    trainer = start(address, tmp_path / "spool", fold_deltas_above=1)
+    figures = trainer.writer.status.publishing
+    assert figures is not None
+    wait_until(lambda: figures.commits["full"], "the first full is not published")
+    away.is_away = True
+    trainer.step(0)
+    trainer.writer.save()
+    wait_until(lambda: figures.failures, "nothing was tried")
+    for row in (1, 2, 3):
+        trainer.step(row)
+        trainer.writer.save()
+    trainer.step(4)
+    (tmp_path / "spool" / "model.ckpt-5.index").write_bytes(b"in the way of the full")
+    with suppress(HotdeltaError):
+        trainer.writer.save_full()
+    for row in (6, 7, 8):
+        trainer.step(row)
+        trainer.writer.save()
+    away.is_away = False
+    wait_until(lambda: not figures.unpublished.deltas, "it does not catch up")
+    assert in_log(away.inner, Kind.FULL) == ["1.1"]
+    assert in_log(away.inner, Kind.DELTA) == ["1.2", "1.6", "1.9"]
+    trainer.writer.close()
+    assert start(address, tmp_path / "other", seed=5).values() == trainer.values()
+
+
 def test_a_full_spool_postpones_deltas_and_loses_nothing(
     address: str, away: AwayStore, start: Start, tmp_path: Path
 ) -> None:
