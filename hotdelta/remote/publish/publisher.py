@@ -287,10 +287,10 @@ class Publisher:
                 trouble.wait(error)
             except ChainError as error:
                 damaged += 1
-                if is_fold:
-                    self._folds.give_up()
-                    return False
                 if damaged == _TRIES_OF_DAMAGED:
+                    if is_fold:
+                        self._folds.give_up()
+                        return False
                     self._pass_over(manifest, error)
                     return True
                 trouble.pause()

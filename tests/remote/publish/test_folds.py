@@ -68,9 +68,9 @@ def chain(tmp_path: Path) -> TableChain:
 def start(chain: TableChain) -> Iterator[Callable[..., Publisher]]:
     started: list[Publisher] = []
 
-    def start(store: Store, *, above: int | None = 3, run: int = 1) -> Publisher:
+    def start(store: Store, *, above: int | None = 3, run: int = 1, keep: int = 5) -> Publisher:
         options = SpoolOptions(publish_timeout_secs=60, fold_deltas_above=above)
-        publisher = Publisher(store, chain.run_dir, options=options, keep_fulls=5)
+        publisher = Publisher(store, chain.run_dir, options=options, keep_fulls=keep)
         publisher.claim_run(run, may_begin_alone=True)
         publisher.begin(chain.manifests, chain.manifests[-1].node)
         started.append(publisher)
@@ -207,6 +207,23 @@ def test_no_state_of_a_full_is_stepped_over(chain: TableChain, start: Start, tmp
     assert other.full.position == Position(1, 7)
 
 
+def test_what_was_folded_goes_with_the_full_before_it(
+    chain: TableChain, start: Start, tmp_path: Path
+) -> None:
+    store = AwayStore(MemoryStore())
+    publisher = start(store, keep=1)
+    lag(chain, publisher, store, lambda: [chain.delta([row]) for row in range(9)])
+    assert publisher.published_of(chain.manifests) == chain.manifests, "the spool may let all of it go"
+    full = chain.close_with_full([1])
+    for manifest in (chain.manifests[-2], full):
+        publisher.committed(manifest)
+    publisher.wait()
+    wait_until(lambda: in_log(store) == ["1.11>1.12"], "what nobody needs stays")
+    assert list(CommitLog(store).positions_after(Kind.FULL, None)) == [full.position]
+    fetch(store, tmp_path / "other")
+    require_state(tmp_path / "other", chain)
+
+
 @pytest.mark.parametrize("above,expected", [(None, 7), (10, 7), (4, 2)])
 def test_it_is_folded_above_so_many(
     chain: TableChain, start: Start, above: int | None, expected: int
@@ -255,6 +272,21 @@ def test_a_folded_delta_whose_files_are_damaged_makes_way_for_its_links(
     store = MemoryStore()
     start(store, above=None).wait()
     assert in_log(store) == [f"1.{seq}>1.{seq + 1}" for seq in range(1, 7)]
+
+
+def test_one_that_is_damaged_while_it_is_sent_makes_way_too(chain: TableChain, start: Start) -> None:
+    store = AwayStore(MemoryStore(), only="log/deltas/0000000001-0000000008")
+    publisher = start(store)
+    publisher.wait()
+    store.is_away = True
+    links = [chain.delta([row]) for row in range(7)]
+    publisher._outbox.decide(links)
+    wait_until(lambda: publisher.figures.failures, "nothing was tried")
+    next(directory_of(publisher._folds.directory, Kind.DELTA).glob("*.manifest.json")).write_text("{")
+    store.is_away = False
+    publisher.wait()
+    assert in_log(store) == [f"1.{seq}>1.{seq + 1}" for seq in range(1, 8)]
+    assert (publisher.figures.folded, publisher.figures.passed_over) == (0, 0)
 
 
 def test_a_choice_stands_after_a_restart_and_no_longer_than_it_may(chain: TableChain, start: Start) -> None:
