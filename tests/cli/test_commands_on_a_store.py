@@ -11,6 +11,7 @@ import pytest
 
 from hotdelta.chain import Disk, Kind, Position, Scanner
 from hotdelta.chain.history.signing import KEY_FILE_VARIABLE
+from hotdelta.chain.store.folding import fold
 from hotdelta.remote import layout
 from hotdelta.remote.commit_log import CommitLog
 from hotdelta.remote.publish.backlog import positions_in
@@ -19,7 +20,7 @@ from hotdelta.remote.states import fetch_state
 from hotdelta.remote.stores.contract import Store
 from hotdelta.remote.stores.opening import open_store
 from tests.chain.key_table_chain import ROWS, KeyTableChain
-from tests.chain.table_chain import TableChain
+from tests.chain.table_chain import SLOT, TABLE, TableChain
 from tests.chain_replay import replay
 from tests.cli.conftest import Run
 from tests.golden.golden_chains import digests, golden_chain
@@ -195,3 +196,22 @@ def test_what_cannot_be_compacted_is_said(run: Run, forked: Path, published: Sto
     done = run("compact", forked)
     assert (done.code, done.out) == (2, "")
     assert f"hotdelta compact {published.address}" in done.err
+
+
+def test_a_folded_delta_is_told_as_any_other(run: Run, s3_address: str, tmp_path: Path) -> None:
+    """The positions between are nowhere, and nothing misses them."""
+    chain, store = TableChain(tmp_path / "run"), open_store(s3_address)
+    links = [chain.delta([row, row + 1]) for row in range(5)]
+    folded = fold(chain.run_dir, links[1:], tmp_path / "folded", disk=Disk())
+    put_commits(store, chain.run_dir, [*chain.manifests[:1], links[0]])
+    put_commits(store, tmp_path / "folded", [folded])
+    assert run("verify", s3_address).code == 0
+    log = run("log", s3_address, "--json").document
+    assert [commit["position"] for commit in log["commits"]] == ["1.6", "1.2", "1.1"]
+    assert (log["newest"], log["problem"]) == ("1.6", None)
+    difference = run("diff", s3_address, "1.2", "1.6", "--json").document
+    assert (difference["deltas"], [table["key"] for table in difference["tables"]]) == (1, [TABLE, SLOT])
+    assert [table["rows_changed"] for table in difference["tables"]] == [5, 5]
+    assert run("show", s3_address, "1.6").code == 0
+    assert "holds no position 1.4" in run("show", s3_address, "1.4").err
+    assert run("compact", s3_address).code == 0
