@@ -247,12 +247,6 @@ def test_files_that_cannot_be_used_are_named_with_what_to_do(made: Certificates,
     ):
         with pytest.raises(ConfigurationError, match=problem):
             files.context()
-        with pytest.raises(ConfigurationError, match=problem):
-            files.contents()
-    key, certificate, ca = TlsFiles(made.server.certificate, made.server.key, made.ca.certificate).contents()
-    assert b"PRIVATE KEY" in key
-    assert b"CERTIFICATE" in certificate
-    assert ca == made.ca.certificate.read_bytes()
 
 
 @pytest.mark.I9
