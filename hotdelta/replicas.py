@@ -20,11 +20,26 @@ from hotdelta.errors import ManifestError
 Said = Mapping[str, Any]
 
 
+def find_troubles(status: Said) -> list[str]:
+    """What keeps a server from news that it cannot know of, and so is not behind of: in words."""
+    found = []
+    for store in status.get("stores") or ():
+        if not store["is_reached"]:
+            silent = store.get("seconds_since_answer")
+            since = "" if silent is None else f" for {silent:.0f} s"
+            found.append(f"{store['address']} does not answer{since}")
+    held_back = status.get("held_back") or {}
+    if held_back.get("reason"):
+        found.append(f"{held_back.get('commits') or 0} commits are held back: {held_back['reason']}")
+    return found
+
+
 class Standing(StrEnum):
-    """The best first; all but the first two want somebody to look."""
+    """The best first; all but the first three want somebody to look."""
 
     NEWEST = "newest"
     BEHIND = "behind"
+    PINNED = "pinned"
     LATE = "late"
     STUCK = "stuck"
     EMPTY = "serves nothing"
@@ -32,7 +47,7 @@ class Standing(StrEnum):
     SILENT = "no answer"
 
 
-_IN_ORDER = (Standing.NEWEST, Standing.BEHIND)
+_IN_ORDER = (Standing.NEWEST, Standing.BEHIND, Standing.PINNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +119,10 @@ def _judge_one(
     behind = replica.seconds_behind(newest_time)
     if replica.url in odd:
         return Verdict(Standing.DIFFERS, behind)
-    if replica.status["update_state"] == "degraded":
+    if replica.status["update_state"] == "degraded" or find_troubles(replica.status):
         return Verdict(Standing.STUCK, behind)
+    if replica.status.get("pinned") == str(replica.position):
+        return Verdict(Standing.PINNED, behind)
     if behind > late_seconds:
         return Verdict(Standing.LATE, behind)
     return Verdict(Standing.NEWEST if replica.position == newest else Standing.BEHIND, behind)

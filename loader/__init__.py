@@ -5,6 +5,7 @@
 
 from hotdelta.sanity_limits import SanityLimits, SanitySettings
 from loader.checks.checks import Checks
+from loader.checks.kept_statistics import read_statistics
 from loader.exports.static_loader import StaticLoader
 from loader.follow.hold_back import Ahead, HoldBack
 from loader.lag import Lag
@@ -29,4 +30,5 @@ __all__ = [
     "State",
     "StaticLoader",
     "Version",
+    "read_statistics",
 ]

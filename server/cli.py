@@ -254,14 +254,18 @@ def _make_loader(settings: ModelSettings, *, is_one_model: bool) -> ServedModel:
 
 def _make_leader(settings: ModelSettings) -> tuple[HoldBack | None, Leader | None]:
     """What is held back, and who is asked how far to go."""
-    from loader import HoldBack
+    from loader import HoldBack, read_statistics
     from server.models.leader import Leader
 
     url = settings.behind_server
     if not settings.behind_seconds and url is None:
         return None, None
     hold_back = HoldBack(
-        settings.behind_seconds, has_leader=url is not None, clock=time.monotonic, wall_clock=time.time
+        settings.behind_seconds,
+        has_leader=url is not None,
+        clock=time.monotonic,
+        wall_clock=time.time,
+        taken=read_statistics(settings.state_dir).until,
     )
     if url is None:
         return hold_back, None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
-from hotdelta.replicas import Replica, Standing, Verdict, is_in_order, judge
+from hotdelta.replicas import Replica, Standing, Verdict, find_troubles, is_in_order, judge
 
 NOW = 1_750_000_000.0
 _NUMBERS = count()
@@ -65,3 +65,24 @@ def test_who_is_stuck_serves_nothing_or_does_not_answer_is_out_of_order() -> Non
     assert standings(*found) == [Standing.NEWEST, Standing.STUCK, Standing.EMPTY, Standing.SILENT]
     for odd in found[1:]:
         assert not is_in_order(judge([found[0], odd], late_seconds=60))
+
+
+def test_who_is_pinned_where_it_is_is_in_order_however_old_that_is() -> None:
+    pinned, newest = replica("3.2", "bb", committed=500, pinned="3.2"), replica("3.10", committed=1.0)
+    assert standings(pinned, newest) == [Standing.PINNED, Standing.NEWEST]
+    assert is_in_order(judge([pinned, newest], late_seconds=60))
+    elsewhere = replica("3.2", "bb", committed=500, pinned="3.1")
+    assert standings(elsewhere, newest) == [Standing.LATE, Standing.NEWEST]
+
+
+def test_who_hears_of_nothing_new_is_not_the_newest() -> None:
+    store = {"address": "s3://models", "is_reached": False, "seconds_since_answer": 47.2}
+    away = replica("3.10", stores=[{**store, "is_reached": True}, store])
+    silent = replica("3.10", held_back={"commits": 3, "reason": "http://canary: it answers 404"})
+    following = replica("3.10", held_back={"commits": 3, "reason": None}, stores=[])
+    assert standings(away, silent, following) == [Standing.STUCK, Standing.STUCK, Standing.NEWEST]
+    assert [find_troubles(each.status or {}) for each in (away, silent, following)] == [
+        ["s3://models does not answer for 47 s"],
+        ["3 commits are held back: http://canary: it answers 404"],
+        [],
+    ]

@@ -7,6 +7,7 @@ back.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -39,7 +40,11 @@ class HoldBack:
         has_leader: bool,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        taken: Position | None = None,
     ) -> None:
+        """`taken`: as far as an earlier process of this server came. It goes that far again before the one ahead is
+        heard of, which may be away, and no further.
+        """
         self._seconds = seconds
         self._has_leader = has_leader
         self._clock = clock
@@ -48,7 +53,7 @@ class HoldBack:
         self._told = threading.Lock()
         self._ahead = Ahead()
         # Positions that the one ahead came to, each later than the one before, and when.
-        self._reached: list[tuple[Position, float]] = []
+        self._reached: list[tuple[Position, float]] = [(taken, -math.inf)] if taken is not None else []
         self._silent = "has not been asked yet"
 
     def hear(self, ahead: Ahead) -> None:

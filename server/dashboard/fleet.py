@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
-from hotdelta.replicas import Replica, Said, judge
+from hotdelta.replicas import Replica, Said, find_troubles, judge
 
 ASK_SECONDS = 2.0
 TIMEOUT_SECONDS = 5.0
@@ -41,7 +41,7 @@ class Fleet:
                 "state_id": replica.state_id if replica.position else None,
                 "behind": verdict.seconds_behind,
                 "standing": str(verdict.standing),
-                "state": replica.status["update_state"] if replica.status else replica.problem,
+                "state": _state(replica),
             }
             for replica, verdict in zip(replicas, verdicts, strict=True)
         ]
@@ -71,6 +71,12 @@ class Fleet:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return Replica(url, problem=str(error).partition("\n")[0] or type(error).__name__)
         return replica
+
+
+def _state(replica: Replica) -> str:
+    if replica.status is None:
+        return replica.problem
+    return "; ".join([replica.status["update_state"], *find_troubles(replica.status)])
 
 
 def _look_at(replica: Replica) -> None:

@@ -75,7 +75,7 @@ class FleetOrders:
         self._is_done = True
         self._has_begun = False
         self._obeying: Callable[[Order], object] | None = None
-        self._failures = FailureLog(logger)
+        self._failures, self._waiting = FailureLog(logger), FailureLog(logger)
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hotdelta-orders", daemon=True)
 
@@ -181,9 +181,9 @@ class FleetOrders:
             self._obeying(order)
         except HotdeltaError as error:
             # The files may be on their way.
-            self._failures.failed("an order to the fleet waits", order=order.number, reason=error)
+            self._waiting.failed("an order to the fleet waits", order=order.number, reason=error)
             return
-        self._failures.worked("the order to the fleet is carried out")
+        self._waiting.worked("the order to the fleet is carried out")
         self._finish(order)
 
     def _finish(self, order: Order) -> None:

@@ -12,6 +12,7 @@ from hotdelta.cli.doctor.check import Check, failure, ok, warning
 from hotdelta.cli.servers.http import ServerHttp
 from hotdelta.cli.servers.status import Status, open_server, read_models, read_status, show_behind
 from hotdelta.errors import HotdeltaError
+from hotdelta.replicas import find_troubles
 
 _MAX_SHOWN = 3
 
@@ -42,6 +43,8 @@ def check_model(status: Status, model: str | None = None) -> Iterator[Check]:
     named = "" if model is None else f" --model {model}"
     yield check_serving(status)
     yield check_following(status, named)
+    for trouble in find_troubles(status):
+        yield warning("news", trouble, "it goes on serving what it has; what is newer it cannot know")
     yield from check_commits(status, named)
     yield from check_orders(status)
 

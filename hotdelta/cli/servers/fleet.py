@@ -19,7 +19,7 @@ _MOST_AT_ONCE = 32
 
 
 # Of what is in order; all else is red.
-_STYLES = {Standing.NEWEST: "green", Standing.BEHIND: "yellow"}
+_STYLES = {Standing.NEWEST: "green", Standing.BEHIND: "yellow", Standing.PINNED: "yellow"}
 _SHOWN_DIGITS = 12
 _HEADER = ("host", "position", "state id", "behind", "standing", "state")
 

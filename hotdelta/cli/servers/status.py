@@ -11,6 +11,7 @@ from hotdelta.cli.servers.access import access_for_reading
 from hotdelta.cli.servers.http import ServerHttp, path_of, require_ok
 from hotdelta.cli.servers.served_commits import print_commits, read_commits
 from hotdelta.logs import counted
+from hotdelta.replicas import find_troubles
 
 TIMEOUT_SECONDS = 10.0
 _STYLES = {
@@ -85,8 +86,10 @@ def _log_models(models: Sequence[Status], *, is_json: bool) -> None:
 
 
 def state_of(status: Status) -> Cell:
-    state, reason = status["update_state"], status.get("reason")
-    return Cell(f"{state}: {reason}" if reason else state, _STYLES.get(state, ""))
+    state, troubles = status["update_state"], find_troubles(status)
+    said = "; ".join(filter(None, (status.get("reason"), *troubles)))
+    style = "red" if troubles else _STYLES.get(state, "")
+    return Cell(f"{state}: {said}" if said else state, style)
 
 
 def show_behind(status: Status) -> str:

@@ -62,9 +62,9 @@ def _give(store: Store, options: argparse.Namespace) -> None:
     if options.is_json:
         print_json(_document(order))
     elif verb is Verb.PIN:
-        print(f"order {order.number}: all servers go to {node.position}, and stay there")
+        print(f"order {order.number} is given: servers with this key go to {node.position}, and stay there")
     else:
-        print(f"order {order.number}: all servers follow again")
+        print(f"order {order.number} is given: servers with this key follow again")
 
 
 def _find(store: Store, wanted: Position | None) -> Node:

@@ -177,7 +177,7 @@ function showApplied(updates) {
   ]));
 }
 
-const STANDINGS = { newest: "good", behind: "warn" };
+const STANDINGS = { newest: "good", behind: "warn", pinned: "warn" };
 
 function showFleet(servers) {
   find("fleet-section").hidden = !servers.length;

@@ -36,8 +36,11 @@ def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_order_is_given_and_shown(run: Run, address: str, key_file: Path) -> None:
     assert run("order", address).lines == ["no orders: every server serves the newest that it can"]
     done = run("order", address, "pin", "1.2", "--by", "ops")
-    assert (done.code, done.out) == (0, "order 1: all servers go to 1.2, and stay there\n")
-    assert run("order", address, "resume", "--by", "night").out == "order 2: all servers follow again\n"
+    assert (done.code, done.out) == (0, "order 1 is given: servers with this key go to 1.2, and stay there\n")
+    assert (
+        run("order", address, "resume", "--by", "night").out
+        == "order 2 is given: servers with this key follow again\n"
+    )
     rows = [line.split() for line in run("order", address).lines[1:]]
     assert [(row[0], row[1], row[2], row[-1]) for row in rows] == [
         ("2", "resume", "1.3", "night"),

@@ -54,6 +54,20 @@ def following(clock: FakeClock, seconds: float = 0.0) -> HoldBack:
     return HoldBack(seconds, has_leader=True, clock=clock, wall_clock=lambda: WALL)
 
 
+def test_what_was_taken_before_a_restart_is_taken_again_while_the_one_ahead_is_silent(
+    sample: Manifest, clock: FakeClock
+) -> None:
+    listing = listing_of(sample, "3.1", "3.2", "3.3")
+    hold_back = HoldBack(60, has_leader=True, clock=clock, wall_clock=lambda: WALL, taken=Position(3, 2))
+    assert positions(hold_back, listing) == ["3.1", "3.2"]
+    hold_back.miss("away")
+    assert positions(hold_back, listing) == ["3.1", "3.2"]
+    hold_back.hear(ahead("3.3"))
+    assert positions(hold_back, listing) == ["3.1", "3.2"], "3.3 it has had for no time yet"
+    hold_back.hear(ahead("3.1"))
+    assert positions(hold_back, listing) == [], "it was rolled back meanwhile"
+
+
 def test_what_is_old_enough_by_the_clock_of_the_trainer_is_taken(sample: Manifest, clock: FakeClock) -> None:
     for age, allowed in ((59.0, []), (60.0, ["3.1"])):
         wall = sample.created_at + age
