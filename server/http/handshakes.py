@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import ssl
 from collections.abc import Callable
 
-from hotdelta.logs import event
+from server.http.accepting import NO_TURNS, Accepting, Turns
 from server.http.paced_transport import PacedProtocol
-
-logger = logging.getLogger(__name__)
 
 # Handshakes take milliseconds. For one more the oldest is cut off, so those who say nothing keep nobody out.
 MAX_HANDSHAKES = 128
-_ACCEPT_AGAIN_SECONDS = 1.0
-_BACKLOG = 2048
 
 
 class Handshakes:
@@ -34,9 +29,10 @@ class Handshakes:
         *,
         seconds: float,
         max_handshakes: int = MAX_HANDSHAKES,
+        at_once: int = MAX_HANDSHAKES,
+        turns: Turns = NO_TURNS,
     ) -> None:
-        """`context` is asked for each connection: certificates are renewed."""
-        self._listener = listener
+        """`context` is asked for each connection: certificates are renewed. The last two are for `Accepting`."""
         self._make_protocol = make_protocol
         self._context = context
         self._seconds = seconds
@@ -44,38 +40,16 @@ class Handshakes:
         self._loop = asyncio.get_running_loop()
         # The oldest first.
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._is_closed = False
-        listener.setblocking(False)
-        listener.listen(_BACKLOG)
-        self._go_on()
+        self._accepting = Accepting(listener, self._begin, at_once=at_once, turns=turns)
 
     def close(self) -> None:
         """Accept nobody else, and cut off who is not through."""
-        self._is_closed = True
-        self._loop.remove_reader(self._listener)
+        self._accepting.close()
         for task in self._tasks:
             task.cancel()
 
     async def wait_closed(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _go_on(self) -> None:
-        if not self._is_closed:
-            self._loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(self._max_handshakes):
-            try:
-                connection, _address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                # What has files open closes them some time. Asked again at once, the loop would do nothing else.
-                event(logger, logging.ERROR, "no connection can be accepted", reason=error.strerror)
-                self._loop.remove_reader(self._listener)
-                self._loop.call_later(_ACCEPT_AGAIN_SECONDS, self._go_on)
-                return
-            self._begin(connection)
 
     def _begin(self, connection: socket.socket) -> None:
         if len(self._tasks) >= self._max_handshakes:
