@@ -16,11 +16,17 @@ def is_predict_by_name(path: str) -> bool:
     return path.startswith(_BEFORE) and path.endswith(_AFTER)
 
 
+def name_in(path: str) -> str | None:
+    """The name of the model that is asked; None when it can be none."""
+    name = path[len(_BEFORE) : -len(_AFTER)]
+    return name if name and "/" not in name else None
+
+
 def plane_of(models: Models, scope: Scope) -> DataPlane:
     """Raises UnknownModelError, or NotReadyError with what this model waits for."""
     path: str = scope["path"]
-    name = path[len(_BEFORE) : -len(_AFTER)]
-    if not name or "/" in name:
+    name = name_in(path)
+    if name is None:
         raise UnknownModelError(f"{scope['method']} {path}: Not Found", hint="GET / lists the routes")
     entry = models.entry(name)
     if not entry.plane.signatures:

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from starlette.types import Scope
 
 from hotdelta.errors import NotReadyError, UnknownModelError
 from server.models.entry import Entry
+from server.models.target import Target
 from server.predict.data_plane import DataPlane
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The model that a request names, by its name or a label, and the version or label of it, if it names one."""
-
-    name: str
-    version: int | None = None
-    label: str | None = None
-
-    def require_version(self, served: int) -> None:
-        """Of an answer, too: another export may have taken over meanwhile. Raises UnknownModelError."""
-        if self.version not in (None, served):
-            raise UnknownModelError(
-                f"there is no version {self.version} of model {self.name!r}",
-                hint=f"version {served} is served",
-            )
 
 
 class Models:
@@ -35,6 +18,7 @@ class Models:
 
     Belongs to the event loop. A request asks once, and keeps what it was given: nothing that changes later changes what
     its answer is made of. With one model that has no name of ours (`is_one_model`) the export says what it is called.
+    `changes`: how often what is found here was another.
     """
 
     def __init__(
@@ -48,6 +32,7 @@ class Models:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_one_model = is_one_model
+        self.changes = 0
         self._clock = clock
         self._patient_until = clock() + ready_wait_seconds
         self._has_been_ready = False
@@ -55,6 +40,7 @@ class Models:
 
     def put(self, entries: Iterable[Entry], *, labels: Mapping[str, str], default_model: str | None) -> None:
         """These and no others from the next request on."""
+        self.changes += 1
         self._entries = tuple(entries)
         self.labels = dict(labels)
         self.default_model = default_model
@@ -119,6 +105,10 @@ class Models:
         _, version = export
         target.require_version(version)
         return entry, version
+
+    def plane(self, target: Target) -> DataPlane:
+        """Of the model that is found."""
+        return self.find(target)[0].plane
 
     def why_not_ready(self) -> str | None:
         """Why this server should not be asked yet; None: it may be.

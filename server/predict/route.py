@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from server.predict.answer import write_answer
-from server.predict.data_plane import DataPlane
+from server.predict.plane import Plane
 from server.predict.request import read_request
 from server.served_model import ServedVersion
 
@@ -20,7 +20,7 @@ MODEL_HEADER = "X-Model-Name"
 class PredictRoute:
     """Our own dialect. `find`: the way to the model that a request means. Belongs to the event loop."""
 
-    def __init__(self, find: Callable[[Scope], DataPlane]) -> None:
+    def __init__(self, find: Callable[[Scope], Plane]) -> None:
         self._find = find
 
     async def respond(self, scope: Scope, body: bytes) -> Response:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from hotdelta.errors import HotdeltaError, UnknownModelError
 from server.http.error_responses import error_response, json_response
-from server.models.models import Target
+from server.models.target import Target
 
 
 def target_of(match: re.Match[str]) -> Target:

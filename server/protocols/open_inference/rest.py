@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -13,6 +14,8 @@ from starlette.types import ASGIApp, Scope
 from hotdelta.errors import RequestError
 from server.http.error_responses import json_response
 from server.models.models import Models
+from server.models.target import Target
+from server.predict.plane import Plane
 from server.predict.route import answer_of
 from server.protocols.open_inference.answer import write_answer
 from server.protocols.open_inference.documents import (
@@ -51,30 +54,23 @@ def is_inference_call(path: str) -> bool:
     return path == _INDEX or (path.startswith(f"{V2}/models/") and path.endswith("/infer"))
 
 
-class OpenInference:
-    """Translates paths, JSON and bytes. Belongs to the event loop."""
+def target_in(path: str) -> Target | None:
+    """The model that is asked to infer; None when the path is none of that."""
+    match = _INFER.fullmatch(path)
+    return None if match is None else target_of(match)
 
-    def __init__(self, models: Models) -> None:
-        self._models = models
 
-    def routes(self, call: ASGIApp) -> list[Route]:
-        """What FastAPI is to know: which methods the paths have, and what is no call."""
-        calls = (f"{V2}/models/{{rest:path}}/infer", _INDEX)
-        documents = (V2, f"{V2}/{{rest:path}}")
-        return [
-            *(Route(path, call, methods=["POST"]) for path in calls),
-            *(Route(path, self.describe, methods=["GET"]) for path in documents),
-        ]
+class InferenceCalls:
+    """POST .../NAME/infer: translates JSON and bytes. `find`: the model of a name. Belongs to the event loop."""
+
+    def __init__(self, find: Callable[[Target], Plane]) -> None:
+        self._find = find
 
     async def respond(self, scope: Scope, body: bytes) -> Response:
-        """POST .../NAME/infer, and the index of the repository."""
-        match = _INFER.fullmatch(scope["path"])
-        if match is None:
-            if scope["path"] == _INDEX:
-                return json_response(index_document(self._models))
+        target = target_in(scope["path"])
+        if target is None:
             raise unknown_path(scope["method"], scope["path"])
-        target = target_of(match)
-        plane = self._models.find(target)[0].plane
+        plane = self._find(target)
         request = read_request(
             body,
             json_size=_json_size(scope),
@@ -89,6 +85,29 @@ class OpenInference:
             response.headers["Inference-Header-Content-Length"] = str(answer.json_size)
             response.headers["Content-Type"] = "application/octet-stream"
         return response
+
+
+class OpenInference:
+    """The paths of the protocol, of all models. Belongs to the event loop."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._calls = InferenceCalls(models.plane)
+
+    def routes(self, call: ASGIApp) -> list[Route]:
+        """What FastAPI is to know: which methods the paths have, and what is no call."""
+        calls = (f"{V2}/models/{{rest:path}}/infer", _INDEX)
+        documents = (V2, f"{V2}/{{rest:path}}")
+        return [
+            *(Route(path, call, methods=["POST"]) for path in calls),
+            *(Route(path, self.describe, methods=["GET"]) for path in documents),
+        ]
+
+    async def respond(self, scope: Scope, body: bytes) -> Response:
+        """POST .../NAME/infer, and the index of the repository."""
+        if scope["path"] == _INDEX:
+            return json_response(index_document(self._models))
+        return await self._calls.respond(scope, body)
 
     async def describe(self, request: Request) -> Response:
         """GET: the server, its health, the model."""

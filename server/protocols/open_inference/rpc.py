@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hotdelta.errors import NotReadyError, UnknownModelError
-from server.models.models import Models, Target
+from server.models.models import Models
+from server.models.target import Target
 from server.predict.request import PredictRequest
 from server.protocols.open_inference.documents import (
     index_document,

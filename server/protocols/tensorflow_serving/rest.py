@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Scope
 from hotdelta.errors import RequestError
 from server.http.error_responses import json_response
 from server.models.models import Models
-from server.predict.data_plane import DataPlane
+from server.models.target import Target
+from server.predict.plane import Plane
 from server.predict.request import PredictRequest
 from server.predict.route import answer_of
 from server.protocols.paths import target_of, tell, unknown_path
@@ -55,11 +56,39 @@ def is_serving_call(path: str) -> bool:
     return path[: len(MODELS)].lower() == MODELS and ":" in path
 
 
+def target_in(path: str) -> Target | None:
+    """The model that is asked by one of our methods; None when the path is none of that."""
+    match = _CALL.fullmatch(path)
+    return None if match is None or match["method"].lower() not in _METHODS else target_of(match)
+
+
+class ServingCalls:
+    """POST .../NAME:predict, :classify and :regress. `find`: the model of a name. Belongs to the event loop."""
+
+    def __init__(self, find: Callable[[Target], Plane]) -> None:
+        self._find = find
+
+    async def respond(self, scope: Scope, body: bytes) -> Response:
+        match = _CALL.fullmatch(scope["path"])
+        if match is None:
+            raise unknown_path(scope["method"], scope["path"])
+        method = match["method"].lower()
+        if method not in _METHODS:
+            raise RequestError(f":{method} is no method of TensorFlow Serving", hint="ask :predict")
+        target = target_of(match)
+        plane = self._find(target)
+        asked = _METHODS[method](body, plane)
+        outputs, version = await plane.predict(asked, protocol=PROTOCOL)
+        target.require_version(version.export_version)
+        return answer_of(_write(method, asked, outputs), version, plane.told_name)
+
+
 class TensorFlowServing:
-    """Translates paths and JSON. Belongs to the event loop."""
+    """The paths of the protocol, of all models. Belongs to the event loop."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        self.respond = ServingCalls(models.plane).respond
 
     def routes(self, call: ASGIApp) -> list[Route]:
         """What FastAPI is to know: which methods the paths have, and what is no call."""
@@ -68,21 +97,6 @@ class TensorFlowServing:
             Route(MODELS.rstrip("/"), self.list_names, methods=["GET"]),
             Route(f"{MODELS}{{rest:path}}", self.describe, methods=["GET"]),
         ]
-
-    async def respond(self, scope: Scope, body: bytes) -> Response:
-        """POST .../NAME:predict, :classify and :regress."""
-        match = _CALL.fullmatch(scope["path"])
-        if match is None:
-            raise unknown_path(scope["method"], scope["path"])
-        method = match["method"].lower()
-        if method not in _METHODS:
-            raise RequestError(f":{method} is no method of TensorFlow Serving", hint="ask :predict")
-        target = target_of(match)
-        plane = self._models.find(target)[0].plane
-        asked = _METHODS[method](body, plane)
-        outputs, version = await plane.predict(asked, protocol=PROTOCOL)
-        target.require_version(version.export_version)
-        return answer_of(_write(method, asked, outputs), version, plane.told_name)
 
     async def list_names(self, _request: Request) -> Response:
         """GET /v1/models, as KServe has it: whatever can stand in a path, labels too."""
@@ -104,19 +118,19 @@ class TensorFlowServing:
         return metadata_document(match["name"], version, entry.plane.signatures)
 
 
-def _read_predict(body: bytes, plane: DataPlane) -> PredictRequest:
+def _read_predict(body: bytes, plane: Plane) -> PredictRequest:
     return read_request(body, plane.signatures, max_wait_ms=plane.max_wait_ms)
 
 
-def _read_classify(body: bytes, plane: DataPlane) -> PredictRequest:
+def _read_classify(body: bytes, plane: Plane) -> PredictRequest:
     return read_examples(body, plane.signatures, signature_that_classifies, max_wait_ms=plane.max_wait_ms)
 
 
-def _read_regress(body: bytes, plane: DataPlane) -> PredictRequest:
+def _read_regress(body: bytes, plane: Plane) -> PredictRequest:
     return read_examples(body, plane.signatures, signature_that_regresses, max_wait_ms=plane.max_wait_ms)
 
 
-_METHODS: dict[str, Callable[[bytes, DataPlane], PredictRequest]] = {
+_METHODS: dict[str, Callable[[bytes, Plane], PredictRequest]] = {
     "predict": _read_predict,
     "classify": _read_classify,
     "regress": _read_regress,

@@ -7,7 +7,8 @@ from typing import Any
 
 from hotdelta.chain import SignatureSpec, TensorSpec
 from hotdelta.errors import RequestError
-from server.models.models import Models, Target
+from server.models.models import Models
+from server.models.target import Target
 from server.predict.batching import Answer
 from server.predict.request import DEFAULT_SIGNATURE, PredictRequest, find_signature, refuse_empty
 from server.protocols.rpc import wishes_of
