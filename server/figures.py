@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hotdelta.figures import ANSWER_SECONDS, BATCH_SIZES, Histogram
 
 
@@ -11,11 +14,11 @@ class PredictFigures:
     def __init__(self) -> None:
         self.seconds: dict[str, Histogram] = {}
 
-    def observe(self, protocol: str, seconds: float) -> None:
+    def observe(self, protocol: str, seconds: float, *, times: int = 1) -> None:
         histogram = self.seconds.get(protocol)
         if histogram is None:
             histogram = self.seconds[protocol] = Histogram(ANSWER_SECONDS)
-        histogram.observe(seconds)
+        histogram.observe(seconds, times)
 
 
 class BatchFigures:
@@ -39,3 +42,23 @@ class RequestFigures:
     def observe(self, status: int | str, seconds: float) -> None:
         self.statuses[status] = self.statuses.get(status, 0) + 1
         self.seconds.observe(seconds)
+
+    def take(self) -> dict[str, Any]:
+        """What was counted since the last time, for `add` in another process."""
+        counted, statuses = self.seconds.read(), self.statuses
+        self.seconds, self.statuses = Histogram(ANSWER_SECONDS), {}
+        return {"statuses": list(statuses.items()), "counts": counted.counts, "seconds": counted.sum}
+
+    def add(self, taken: Mapping[str, Any]) -> None:
+        for status, count in taken["statuses"]:
+            self.statuses[status] = self.statuses.get(status, 0) + count
+        self.seconds.add(taken["counts"], taken["seconds"])
+
+
+class ClientFigures:
+    """What the clients of front-ends have come to: bytes that are held now, and who was refused so far."""
+
+    def __init__(self) -> None:
+        self.buffered_bytes = 0
+        self.refused_connections = 0
+        self.refused_bytes = 0

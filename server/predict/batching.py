@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -42,15 +43,30 @@ PredictAtOnce = Callable[[str, Mapping[str, Array]], Answer | None]
 _JOIN_SECONDS = 5.0
 
 
+class Waiting(Protocol):
+    """Who waits for an answer: a future of asyncio, or something that costs less. Told in the event loop, once."""
+
+    def done(self) -> bool:
+        """Whether it has been told, or wants nothing any more."""
+
+    def set_result(self, result: Answer, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One request on its way. `rows` is 0 when it shares no call, `deadline` None while it waits for no thread."""
+    """One request on its way, or several that came as one (`requests`).
+
+    `rows` is 0 when it shares no call, `deadline` None while it waits for no thread.
+    """
 
     signature: str
     feeds: Mapping[str, Array]
     rows: int
-    future: asyncio.Future[Answer] = field(repr=False)
+    future: Waiting = field(repr=False)
     deadline: asyncio.TimerHandle | None = None
+    requests: int = 1
 
 
 @dataclass(slots=True)
@@ -126,20 +142,33 @@ class Batcher:
         """Raises what the model raises, DeadlineError when time is over, and before the model is asked
         TooManyRowsError, or OverloadedError when the queue is full.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        job = _Job(signature, feeds, self._shareable_rows(signature, feeds), future)
-        if job.rows and self._pace(signature, job.rows).is_quick and not self._is_stopping:
-            self._gather(job, loop)
-        else:
-            self._enqueue(job, loop)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        job = self._begin(signature, feeds, future)
         try:
             return await future
         finally:
             if job.deadline is not None:
                 job.deadline.cancel()
 
-    def _give_up(self, future: asyncio.Future[Answer]) -> None:
+    def begin(
+        self, signature: str, feeds: Mapping[str, Array], waiting: Waiting, *, requests: int = 1
+    ) -> None:
+        """The same for who is told, without a task that waits: raises at once what is wrong at once.
+
+        `requests`: as so many it counts.
+        """
+        self._begin(signature, feeds, waiting, requests)
+
+    def _begin(self, signature: str, feeds: Mapping[str, Array], waiting: Waiting, requests: int = 1) -> _Job:
+        loop = asyncio.get_running_loop()
+        job = _Job(signature, feeds, self._shareable_rows(signature, feeds), waiting, requests=requests)
+        if job.rows and self._pace(signature, job.rows).is_quick and not self._is_stopping:
+            self._gather(job, loop)
+        else:
+            self._enqueue(job, loop)
+        return job
+
+    def _give_up(self, future: Waiting) -> None:
         if not future.done():
             problem = f"the model did not answer within {self._timeout_seconds:g} seconds"
             future.set_exception(DeadlineError(problem, hint="send fewer rows"))
@@ -224,7 +253,7 @@ class Batcher:
                     f"{self._waiting} requests wait for the model", hint="try again, or ask another server"
                 )
             self._queues.setdefault(key, deque()).append(job)
-            self._waiting += 1
+            self._waiting += job.requests
             self._has_work.notify()
         job.deadline = loop.call_later(self._timeout_seconds, self._give_up, job.future)
 
@@ -259,13 +288,13 @@ class Batcher:
             if queue:
                 # At the end: a crowd that asks one way must not starve those who ask another.
                 self._queues[key] = queue
-            self._waiting -= len(batch)
+            self._waiting -= sum(job.requests for job in batch)
             self._count(batch)
             return batch
 
     def _count(self, batch: Sequence[_Job]) -> None:
         """With the lock of the queue held."""
-        self.figures.requests.observe(len(batch))
+        self.figures.requests.observe(sum(job.requests for job in batch))
         self.figures.rows.observe(sum(job.rows for job in batch) or _count_rows(batch[0].feeds))
 
     def _answer(self, batch: Sequence[_Job]) -> list[tuple[_Job, Answer | Exception]]:
@@ -319,6 +348,8 @@ class Batcher:
             rows = sum(job.rows for job, _ in answers)
             self._pace(first.signature, rows).observe_in_thread(processor_seconds)
         for job, answer in answers:
+            if job.deadline is not None:
+                job.deadline.cancel()
             if job.future.done():
                 continue
             if isinstance(answer, Exception):
