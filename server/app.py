@@ -110,7 +110,8 @@ def create_app(
     `reading_token`: for other servers that want one.
 
     `state.limits` is what the connections to it must go by, `state.fleet` what may be told to change the models,
-    `state.rpc` what answers gRPC beside it, or None, `state.leave_others` what to call when it begins to stop.
+    `state.rpc` what answers gRPC beside it, or None, `state.leave_others` what to call when it begins to stop,
+    `state.front_ends` who takes its connections in its place, or None.
     """
     settings = configuration.server
     limits = ConnectionLimits(
@@ -153,6 +154,12 @@ def create_app(
         from server.protocols.rpc_server import create_rpc_server
 
         app.state.rpc = create_rpc_server(settings, models, limits.buffered, requests, app.tokens)
+    app.state.front_ends = None
+    if settings.front_ends:
+        # Nobody who does without them pays for them.
+        from server.front.front_ends import FrontEnds
+
+        app.state.front_ends = FrontEnds(settings, models, requests, more_tokens=admins.tokens)
     app.state.leave_others = functools.partial(_leave_others, stream, app.state.rpc)
     # Orders have tokens of their own.
     app.needs_no_token = OPEN_PATHS | ADMIN_PATHS | DASHBOARD_PATHS
@@ -168,7 +175,9 @@ def create_app(
     app.router.routes += dashboard_routes(stream)
     app.include_router(status_router(fleet))
     app.include_router(docs_router(app.title))
-    app.include_router(metrics_router(ServerCollector(models, requests, limits)))
+    app.include_router(
+        metrics_router(ServerCollector(models, requests, limits, app.state.front_ends), app.state.front_ends)
+    )
     app.include_router(admin_router(models, admins))
     app.include_router(fleet_router(fleet, admins))
     app.add_exception_handler(HotdeltaError, error_responses.answer_hotdelta_error)

@@ -16,12 +16,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from hotdelta.errors import ConfigurationError, HotdeltaError
-from hotdelta.logs import JsonFormatter, TextFormatter, event
+from hotdelta.logs import JsonFormatter, event
 from hotdelta.quality_probe import Probe
 from hotdelta.quiet_import import quiet_import
 from hotdelta.sanity_limits import SanitySettings, describe_limits
 from server.configuration import Configuration, all_settings, read_configuration
-from server.log_writer import LogWriter
+from server.log_writer import log_to_stderr
 from server.model_settings import ModelSettings
 from server.served_model import ServedModel
 from server.setting_values import flag_name, parse, variable_name
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         print(f"server: {error}", file=sys.stderr)
         return EXIT_USAGE
-    log = _log_to_stderr(configuration.server.log_format)
+    log = log_to_stderr(configuration.server.log_format)
     try:
         return _serve(configuration, read)
     except HotdeltaError as error:
@@ -173,6 +173,7 @@ def _serve(configuration: Configuration, read: Callable[[], Configuration]) -> i
         announcement=lambda url: announce(url, rpc),
         hang_ups=hang_ups,
         leave_others=app.state.leave_others,
+        front_ends=app.state.front_ends,
     )
     event(logger, logging.INFO, "stopped")
     if not app.state.is_at_rest:
@@ -363,21 +364,6 @@ def _json_announcement(url: str, rpc: RpcServer | None) -> str:
 def _record(phrase: str, url: str) -> str:
     said = {"name": logger.name, "levelname": "INFO", "phrase": phrase, "fields": {"url": url}}
     return JsonFormatter().format(logging.makeLogRecord(said))
-
-
-def _log_to_stderr(log_format: str) -> LogWriter:
-    """Everything in one format: ours from INFO on; what libraries and Python itself have to say, warnings."""
-    # A copy: the original is not always what it is now while TensorFlow is imported. There is none when it is closed.
-    descriptor = os.dup(sys.stderr.fileno()) if sys.stderr else os.open(os.devnull, os.O_WRONLY)
-    log = LogWriter(descriptor)
-    log.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    log.start()
-    # On the root, and before TensorFlow is imported, which brings handlers of its own when there is none.
-    logging.getLogger().addHandler(log)
-    logging.captureWarnings(True)
-    for name in ("server", "loader", "hotdelta"):
-        logging.getLogger(name).setLevel(logging.INFO)
-    return log
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ import logging
 import os
 import queue
 import select
+import sys
 import threading
+
+from hotdelta.logs import JsonFormatter, TextFormatter
 
 MAX_LINES = 4096
 _FLUSH_SECONDS = 1.0
@@ -111,3 +114,18 @@ def _lost_record(count: int) -> logging.LogRecord:
             "fields": {"count": count},
         }
     )
+
+
+def log_to_stderr(log_format: str) -> LogWriter:
+    """Everything in one format: ours from INFO on; what libraries and Python itself have to say, warnings."""
+    # A copy: the original is not always what it is now while TensorFlow is imported. There is none when it is closed.
+    descriptor = os.dup(sys.stderr.fileno()) if sys.stderr else os.open(os.devnull, os.O_WRONLY)
+    log = LogWriter(descriptor)
+    log.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    log.start()
+    # On the root, and before TensorFlow is imported, which brings handlers of its own when there is none.
+    logging.getLogger().addHandler(log)
+    logging.captureWarnings(True)
+    for name in ("server", "loader", "hotdelta"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    return log

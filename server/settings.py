@@ -30,6 +30,14 @@ class Settings:
             bounds=(0, 65535),
         ),
     )
+    front_ends: int = field(
+        default=0,
+        metadata=about(
+            "processes that speak HTTP and JSON for the one that has the models: for a host with many cores. 0: that "
+            "one does it itself",
+            bounds=(0, 256),
+        ),
+    )
     tls_cert: Path | None = field(
         default=None,
         metadata=about(

@@ -14,16 +14,17 @@ import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Literal, Protocol
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from hotdelta.errors import ConfigurationError
 from hotdelta.logs import event
 from server.http.connection_limits import ConnectionLimits
 from server.http.handshakes import MAX_HANDSHAKES, Handshakes
 from server.http.protocol import JsonHttpProtocol
-from server.http.uvicorn_internals import Listening, OpenServer
+from server.http.uvicorn_internals import Listening, OpenHttpProtocol, OpenServer
 from server.tls import TlsFiles
 from server.watched_files import WatchedFiles
 
@@ -86,8 +87,24 @@ class HangUps:
         self._is_waiting = True
 
 
+class FrontEnds(Protocol):
+    """Other processes that listen in place of this one."""
+
+    async def listen(
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], OpenHttpProtocol],
+        *,
+        is_stopping: Callable[[], bool],
+    ) -> Listening:
+        """When they answer, or it is time to stop. `make_protocol`: of connections for what they do not answer."""
+
+    async def stop(self) -> None:
+        """When they have answered what they were asked."""
+
+
 def run(
-    app: FastAPI,
+    app: ASGIApp,
     listener: socket.socket,
     *,
     stop_seconds: float,
@@ -96,16 +113,17 @@ def run(
     announcement: Callable[[str], str],
     hang_ups: HangUps | None = None,
     leave_others: Callable[[], None] = lambda: None,
+    front_ends: FrontEnds | None = None,
 ) -> None:
     """Answers until SIGTERM or SIGINT; then requests in flight have `stop_seconds` to finish.
 
     `announcement` makes the line that is printed when it answers out of the URL at which it does. `hang_ups`: who hears
     of SIGHUP; None: that means what it meant before. `leave_others` is called when it begins to stop, for what answers
-    on other ports, or without an end.
+    on other ports, or without an end. `front_ends`: who listens in place of this process, if somebody does.
     """
     allow_files(limits.max_connections if tls is None else limits.max_connections + MAX_HANDSHAKES)
     config = configure(app, stop_seconds=stop_seconds, limits=limits)
-    server = Listener(config, limits, tls, announcement, hang_ups, leave_others)
+    server = Listener(config, limits, tls, announcement, hang_ups, leave_others, front_ends)
 
     def leave(_number: int, _frame: FrameType | None) -> None:
         """For signals that come before uvicorn listens to them. At its end it raises those that it handled again."""
@@ -136,13 +154,15 @@ def allow_files(connections: int) -> None:
         )
 
 
-def configure(app: FastAPI, *, stop_seconds: float, limits: ConnectionLimits) -> uvicorn.Config:
+def configure(
+    app: ASGIApp, *, stop_seconds: float, limits: ConnectionLimits, lifespan: Literal["on", "off"] = "on"
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
         http=functools.partial(JsonHttpProtocol, limits=limits),  # type: ignore[arg-type]
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -163,6 +183,7 @@ class Listener(OpenServer):
         announcement: Callable[[str], str],
         hang_ups: HangUps | None = None,
         leave_others: Callable[[], None] = lambda: None,
+        front_ends: FrontEnds | None = None,
     ) -> None:
         """Raises ConfigurationError when the files for TLS cannot be used."""
         super().__init__(config)
@@ -171,8 +192,13 @@ class Listener(OpenServer):
         self._announcement = announcement
         self._hang_ups = hang_ups
         self._leave_others = leave_others
+        self._front_ends = front_ends
 
     async def listen(self, listener: socket.socket) -> Listening:
+        if self._front_ends is not None:
+            return await self._front_ends.listen(
+                listener, self.make_protocol, is_stopping=lambda: self.should_exit
+            )
         if self._contexts is None:
             return await super().listen(listener)
         seconds = self._limits.client_timeout_seconds
@@ -180,6 +206,8 @@ class Listener(OpenServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._leave_others()
+        if self._front_ends is not None:
+            await self._front_ends.stop()
         await super().shutdown(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

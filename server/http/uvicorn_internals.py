@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
 
 import uvicorn
 from uvicorn._types import ASGI3Application
@@ -43,17 +44,33 @@ class OpenServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         return await loop.create_server(self.make_protocol, sock=listener, backlog=self.config.backlog)
 
-    def make_protocol(self) -> asyncio.Protocol:
+    def make_protocol(self) -> OpenHttpProtocol:
         """Of one connection."""
         make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
+        protocol: OpenHttpProtocol = make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
 
 
 class OpenHttpProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 for subclasses: `start_answer` may be replaced."""
+    """uvicorn's HTTP/1.1 for subclasses: `start_answer` may be replaced.
+
+    `introduced`: what is called when the connection is there, for one that somebody else has accepted.
+    """
+
+    introduced: Callable[[OpenHttpProtocol], None] | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.introduced is not None:
+            self.introduced(self)
+
+    def speak_for(
+        self, client: tuple[str, int] | None, server: tuple[str, int] | None, scheme: Literal["http", "https"]
+    ) -> None:
+        """Whoever is connected to us has this client, and speaks with it so."""
+        self.client, self.server, self.scheme = client, server, scheme
 
     def start_answer(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """The turn of a request has come: call the application."""

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 import hotdelta
 from hotdelta.figures import Histogram
 from hotdelta.prometheus import Labels, counter, gauge, histogram
-from server.figures import RequestFigures
+from server.figures import ClientFigures, RequestFigures
 from server.http.connection_limits import ConnectionLimits
 from server.models.mirrored import stores_of
 from server.models.models import Models
@@ -32,6 +32,19 @@ _STORE = ("model", "store")
 STATES = ("waiting", "following", "degraded", "pinned", "static")
 
 
+class FrontEndFigures(Protocol):
+    """What front-end processes have come to."""
+
+    @property
+    def running(self) -> int: ...
+
+    @property
+    def restarts(self) -> int: ...
+
+    @property
+    def clients(self) -> ClientFigures: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """A model at one scrape. Without a name before there is one, which Prometheus takes for no label."""
@@ -45,9 +58,14 @@ class ServerCollector(Collector):
     """Reads everything when it is asked. For any thread."""
 
     def __init__(
-        self, models: Models, requests: Mapping[str, RequestFigures], limits: ConnectionLimits
+        self,
+        models: Models,
+        requests: Mapping[str, RequestFigures],
+        limits: ConnectionLimits,
+        front_ends: FrontEndFigures | None = None,
     ) -> None:
         """`requests`: by protocol."""
+        self._front_ends = front_ends
         self._models = models
         self._requests = requests
         self._limits = limits
@@ -75,6 +93,8 @@ class ServerCollector(Collector):
         yield from self._stores()
         yield from _predictions(seen)
         yield from self._protocols()
+        if self._front_ends is not None:
+            yield from _front_ends(self._front_ends)
 
     def _stores(self) -> Iterator[Metric]:
         found = [
@@ -127,6 +147,7 @@ class ServerCollector(Collector):
 
     def _protocols(self) -> Iterator[Metric]:
         found = self._requests.items()
+        clients = ClientFigures() if self._front_ends is None else self._front_ends.clients
         yield counter(
             "hotdelta_requests_total",
             "Requests by the status of their answer.",
@@ -147,17 +168,29 @@ class ServerCollector(Collector):
             "hotdelta_buffered_bytes",
             "Request bodies and answers that are held, of all connections.",
             (),
-            [((), self._limits.buffered.bytes)],
+            [((), self._limits.buffered.bytes + clients.buffered_bytes)],
         )
         yield counter(
             "hotdelta_refused_clients_total",
             "Clients that were refused because others have all that there is, by the limit.",
             ("limit",),
             [
-                (("connections",), self._limits.refusals.count),
-                (("buffered_bytes",), self._limits.buffered.refusals.count),
+                (("connections",), self._limits.refusals.count + clients.refused_connections),
+                (("buffered_bytes",), self._limits.buffered.refusals.count + clients.refused_bytes),
             ],
         )
+
+
+def _front_ends(front_ends: FrontEndFigures) -> Iterator[Metric]:
+    yield gauge(
+        "hotdelta_front_ends", "Front-end processes that take connections.", (), [((), front_ends.running)]
+    )
+    yield counter(
+        "hotdelta_front_end_restarts_total",
+        "Front-end processes that ended and were started again.",
+        (),
+        [((), front_ends.restarts)],
+    )
 
 
 def _of_models(

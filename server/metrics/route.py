@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -13,7 +14,14 @@ from starlette.responses import Response
 from server.metrics.collector import ServerCollector
 
 
-def metrics_router(collector: ServerCollector) -> APIRouter:
+class Counting(Protocol):
+    """Other processes that count, too."""
+
+    async def hear_all(self) -> None:
+        """When all that they counted is known here."""
+
+
+def metrics_router(collector: ServerCollector, others: Counting | None = None) -> APIRouter:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     for of_process in (ProcessCollector, PlatformCollector, GCCollector):
@@ -23,6 +31,8 @@ def metrics_router(collector: ServerCollector) -> APIRouter:
     @router.get("/metrics", summary="For Prometheus")
     async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        if others is not None:
+            await others.hear_all()
         # Milliseconds, for which no prediction should wait.
         content = await asyncio.to_thread(encode, registry)
         return Response(content, headers={"Content-Type": content_type})

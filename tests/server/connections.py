@@ -53,9 +53,13 @@ def serving_app(
         tls,
         str,
         leave_others=app.state.leave_others,
+        front_ends=app.state.front_ends,
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
+    if app.state.front_ends is not None:
+        front_ends = app.state.front_ends
+        wait_until(lambda: front_ends.running == front_ends.count, "the front-ends take connections")
     try:
         yield listener.getsockname()
     finally:

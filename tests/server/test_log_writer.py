@@ -162,7 +162,7 @@ else:
             os.write(2, b"." * 4096)
     except BlockingIOError:
         os.set_blocking(2, True)
-server.cli._log_to_stderr("text")
+server.log_writer.log_to_stderr("text")
 for number in range(1000):
     server.cli.logger.info("line %d", number)
 server.cli.logger.info("stopped")

@@ -23,7 +23,7 @@ def described(section: str) -> dict[str, set[str]]:
 
 
 def test_the_page_names_every_metric_of_a_server_and_no_other(serve: Serve) -> None:
-    families = scrape(serve()).families.values()
+    families = scrape(serve(front_ends=1)).families.values()
     names = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in families
@@ -34,7 +34,7 @@ def test_the_page_names_every_metric_of_a_server_and_no_other(serve: Serve) -> N
 
 
 def test_the_page_names_the_labels_of_each_metric(serve: Serve) -> None:
-    client = serve()
+    client = serve(front_ends=1)
     client.post("/predict", json={"instances": [[1, 2]]})
     told = scrape(client)
 
