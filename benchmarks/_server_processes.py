@@ -93,6 +93,14 @@ class ServerProcess:
                 total += times.user + times.system
         return total
 
+    def own_cpu_seconds(self) -> float:
+        """Of the process that was started, without those that it has started."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    def children(self) -> list[psutil.Process]:
+        return self._tree()[1:]
+
     def memory_bytes(self) -> int:
         """Resident memory of all its processes; what they share counts for each."""
         return sum(process.memory_info().rss for process in self._tree())

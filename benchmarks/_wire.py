@@ -30,9 +30,9 @@ class WireLoad:
     server_cpu_us: float
 
 
-def require_tools() -> None:
+def require_tools(tools: Sequence[str] = tuple(_PACKAGES)) -> None:
     """They are Debian packages; where we may, they are installed."""
-    missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool) is None]
+    missing = [_PACKAGES[tool] for tool in tools if shutil.which(tool) is None]
     script = Path(__file__).resolve().parents[1] / "scripts" / "debian-packages"
     if missing and subprocess.run([str(script), *missing], check=False).returncode != 0:
         raise SystemExit(f"this benchmark needs {' and '.join(missing)}")
