@@ -358,10 +358,12 @@ class Publisher:
     def _unpublished(self) -> UnpublishedError:
         left = self._outbox.unpublished()
         commits = left.deltas + left.fulls
+        # What was left here before counts once the store has said what it has.
+        earlier = "" if self._outbox.is_decided else ", and what an earlier trainer has left here,"
         since = f", which does not answer: {self.figures.last_error}" if self.figures.away_since else ""
         return UnpublishedError(
             f"{counted(commits, 'commit')} of {left.bytes:,} bytes ({counted(left.deltas, 'delta')}, "
-            f"{counted(left.fulls, 'full')}) are on disk but not in {self._store.address}{since}",
+            f"{counted(left.fulls, 'full')}){earlier} are on disk but not in {self._store.address}{since}",
             commits=commits,
             path=self._run_dir,
             hint=f"keep {self._run_dir}: a trainer that starts there publishes them; or raise publish_timeout_secs",

@@ -108,6 +108,21 @@ def test_after_a_restart_it_goes_on_where_the_log_is(chain: TableChain, start: S
     assert len([name for name in sent if name.startswith("log/")]) == 2
 
 
+def test_what_was_left_here_is_not_counted_short_before_the_store_has_said_what_it_has(
+    chain: TableChain,
+) -> None:
+    store = AwayStore(MemoryStore())
+    store.is_away = True
+    publisher = Publisher(store, chain.run_dir, options=SpoolOptions(publish_timeout_secs=0.0), keep_fulls=5)
+    publisher.claim_run(1, may_begin_alone=True)
+    publisher.begin(chain.manifests, chain.manifests[-1].node)
+    committed(publisher, chain.delta([1]))
+    with pytest.raises(
+        UnpublishedError, match=r"1 delta, .*, and what an earlier trainer has left here, are on"
+    ):
+        publisher.close()
+
+
 def test_a_store_that_is_away_stops_nobody_and_gets_all_when_it_is_back(
     chain: TableChain, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
