@@ -12,12 +12,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+from urllib.parse import quote
 
 from hotdelta.chain import Position
 from hotdelta.errors import ManifestError
 
 # What GET /model/version says.
 Said = Mapping[str, Any]
+
+
+def version_path(model: str | None) -> str:
+    """Where a server says it, of one of several models or (None) of the only or default one."""
+    return "/model/version" if model is None else f"/models/{quote(model, safe='')}/version"
 
 
 def find_troubles(status: Said) -> list[str]:

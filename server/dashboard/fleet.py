@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
-from hotdelta.replicas import Replica, Said, find_troubles, judge
+from hotdelta.replicas import Replica, Said, find_troubles, judge, version_path
 
 ASK_SECONDS = 2.0
 TIMEOUT_SECONDS = 5.0
@@ -60,9 +59,8 @@ class Fleet:
                 await asyncio.sleep(self._ask_seconds)
 
     async def _ask(self, client: httpx.AsyncClient, url: str, model: str | None) -> Replica:
-        path = "/model/version" if model is None else f"/models/{quote(model, safe='')}/version"
         try:
-            answer = await client.get(f"{url}{path}")
+            answer = await client.get(f"{url}{version_path(model)}")
             answer.raise_for_status()
             replica = Replica(url, answer.json())
             _look_at(replica)

@@ -26,6 +26,7 @@ from server.front.messages import (
     small_of,
 )
 from server.front.told import Told, ToldModel, read_told
+from server.http.joined_writes import JoinedWrites
 from server.predict.request import PredictRequest
 from server.served_model import Array, ServedVersion
 
@@ -83,7 +84,7 @@ class _Gathered:
     rows: list[int]
 
 
-class ModelLine(asyncio.Protocol):
+class ModelLine(JoinedWrites):
     """Belongs to the event loop. `told`: what the model's process said last; there once it is `is_open`.
 
     `report` gives what was counted since it was called last. `stop` is called when the server stops, `leave` when the
@@ -95,13 +96,11 @@ class ModelLine(asyncio.Protocol):
     def __init__(
         self, report: Callable[[], dict[str, Any]], stop: Callable[[], None], leave: Callable[[], None]
     ) -> None:
+        super().__init__()
         self._make_report = report
         self._stop = stop
         self._leave = leave
-        self._loop = asyncio.get_running_loop()
         self._frames = Frames()
-        self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
         self._next_number = 0
         self._gathered: dict[tuple[_Way, Hashable], _Gathered] = {}
         self._together: dict[int, tuple[list[int], tuple[int, int, int]]] = {}
@@ -109,9 +108,6 @@ class ModelLine(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._is_closed = asyncio.Event()
         self.is_open = asyncio.Event()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
@@ -167,7 +163,7 @@ class ModelLine(asyncio.Protocol):
         generation, model, signature, protocol = way
         number = self._take_numbers(1)
         self._waiting[number] = question.waiting
-        self._send(
+        self._write(
             ask_frame(
                 question.asked,
                 question.names,
@@ -209,7 +205,7 @@ class ModelLine(asyncio.Protocol):
             np.concatenate([question.asked.feeds[name] for question in questions])
             for name in questions[0].names
         ]
-        self._send(
+        self._write(
             ask_many_frame(
                 arrays,
                 gathered.rows,
@@ -250,33 +246,23 @@ class ModelLine(asyncio.Protocol):
         """Raises OutdatedError when what was told last is not true any more."""
         number = self._take_numbers(1)
         waiting = self._waiting[number] = self._loop.create_future()
-        self._send(short_frame(Kind.CHECK, number=number))
+        self._write(short_frame(Kind.CHECK, number=number))
         await waiting
 
     def look(self) -> None:
         """Hear it soon if what was told last is not true any more."""
-        self._send(short_frame(Kind.CHECK, number=self._take_numbers(1)))
+        self._write(short_frame(Kind.CHECK, number=self._take_numbers(1)))
 
     def say_ready(self) -> None:
-        self._send(short_frame(Kind.READY))
+        self._write(short_frame(Kind.READY))
 
     def report(self, *, is_asked: bool) -> None:
-        self._send(document_frame(Kind.REPORT, {**self._make_report(), "is_asked": is_asked}))
+        self._write(document_frame(Kind.REPORT, {**self._make_report(), "is_asked": is_asked}))
 
     async def close(self) -> None:
         """When all that was said has been taken."""
         self._leave = lambda: None
-        self._flush()
+        self._write_out()
         if self._transport is not None:
             self._transport.close()
             await self._is_closed.wait()
-
-    def _send(self, frame: bytes) -> None:
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out.append(frame)
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if out and self._transport is not None:
-            self._transport.write(b"".join(out))

@@ -29,6 +29,7 @@ from server.front.messages import (
     short_frame,
 )
 from server.front.told import Place, Telling
+from server.http.joined_writes import JoinedWrites
 from server.predict.batching import Answer
 from server.predict.request import PredictRequest
 from server.served_model import Array
@@ -51,20 +52,18 @@ class _Many:
     protocol: str
 
 
-class ModelSide(asyncio.Protocol):
+class ModelSide(JoinedWrites):
     """Belongs to the event loop. `is_ready`: the front-end takes connections; `is_gone`: it will never again.
 
     `hear`: what it says of its clients.
     """
 
     def __init__(self, telling: Telling, settings: Mapping[str, Any], hear: Callable[[Report], None]) -> None:
+        super().__init__()
         self._telling = telling
         self._settings = settings
         self._hear = hear
-        self._loop = asyncio.get_running_loop()
         self._frames = Frames()
-        self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
         self._told = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reports: list[asyncio.Future[None]] = []
@@ -72,8 +71,8 @@ class ModelSide(asyncio.Protocol):
         self.is_gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
-        self._send(document_frame(Kind.SETTINGS, self._settings))
+        super().connection_made(transport)
+        self._write(document_frame(Kind.SETTINGS, self._settings))
         self._tell_models()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -101,12 +100,12 @@ class ModelSide(asyncio.Protocol):
         if self._transport is not None:
             heard = self._loop.create_future()
             self._reports.append(heard)
-            self._send(short_frame(Kind.TELL))
+            self._write(short_frame(Kind.TELL))
             await asyncio.wait([heard], timeout=seconds)
 
     def stop(self) -> None:
         """Tell it to take nobody else, to answer whom it has, and to end."""
-        self._send(short_frame(Kind.STOP))
+        self._write(short_frame(Kind.STOP))
 
     def _ask(self, data: bytes, start: int) -> None:
         _, _, protocol, model, number, generation, signature, count, run, seq, wait_ms = ASK.unpack_from(
@@ -148,9 +147,9 @@ class ModelSide(asyncio.Protocol):
             if not many.place.is_current and not isinstance(answer, OverloadedError):
                 self._refuse_all_outdated(many.number, requests)
             elif isinstance(answer, _OF_ALL):
-                self._send(short_frame(Kind.APART, number=many.number))
+                self._write(short_frame(Kind.APART, number=many.number))
                 for number in range(many.number, many.number + requests):
-                    self._send(error_frame(number, answer))
+                    self._write(error_frame(number, answer))
             else:
                 # One of them is at fault: that one fails, alone.
                 self._ask_apart(many, has_no_rows=False)
@@ -161,12 +160,12 @@ class ModelSide(asyncio.Protocol):
             self._ask_apart(many, has_no_rows=True)
             return
         try:
-            self._send(answer_frame(many.number, outputs, version, kind=Kind.ANSWER_MANY))
+            self._write(answer_frame(many.number, outputs, version, kind=Kind.ANSWER_MANY))
         except HotdeltaError:
             self._ask_apart(many, has_no_rows=False)
 
     def _ask_apart(self, many: _Many, *, has_no_rows: bool) -> None:
-        self._send(short_frame(Kind.APART, number=many.number, small=has_no_rows))
+        self._write(short_frame(Kind.APART, number=many.number, small=has_no_rows))
         end = 0
         for number, rows in enumerate(many.rows, many.number):
             start, end = end, end + rows
@@ -175,7 +174,7 @@ class ModelSide(asyncio.Protocol):
             many.place.plane.begin(many.signature, feeds, protocol=many.protocol, tell=tell)
 
     def _refuse_all_outdated(self, number: int, requests: int) -> None:
-        self._send(short_frame(Kind.APART, number=number))
+        self._write(short_frame(Kind.APART, number=number))
         for each in range(number, number + requests):
             self._refuse_outdated(each)
 
@@ -191,21 +190,21 @@ class ModelSide(asyncio.Protocol):
     def _answer(self, number: int, place: Place, answer: Answer | Exception) -> None:
         if not isinstance(answer, Exception):
             try:
-                self._send(answer_frame(number, *answer))
+                self._write(answer_frame(number, *answer))
             except HotdeltaError as error:
-                self._send(error_frame(number, error))
+                self._write(error_frame(number, error))
         elif not place.is_current and not isinstance(answer, OverloadedError):
             # It was read by what the signatures were before: the model that failed at it may be another one.
             self._refuse_outdated(number)
         elif isinstance(answer, HotdeltaError):
-            self._send(error_frame(number, answer))
+            self._write(error_frame(number, answer))
         else:
-            self._send(error_frame(number, PredictionError(f"the prediction failed: {answer!r}")))
+            self._write(error_frame(number, PredictionError(f"the prediction failed: {answer!r}")))
 
     def _check(self, number: int) -> None:
         self._telling.renew()
         if self._told == self._telling.generation:
-            self._send(short_frame(Kind.CURRENT, number=number))
+            self._write(short_frame(Kind.CURRENT, number=number))
         else:
             self._refuse_outdated(number)
 
@@ -214,11 +213,11 @@ class ModelSide(asyncio.Protocol):
         self._telling.renew()
         if self._told != self._telling.generation:
             self._tell_models()
-        self._send(short_frame(Kind.OUTDATED, number=number))
+        self._write(short_frame(Kind.OUTDATED, number=number))
 
     def _tell_models(self) -> None:
         self._told = self._telling.generation
-        self._send(document_frame(Kind.DOCUMENT, self._telling.document))
+        self._write(document_frame(Kind.DOCUMENT, self._telling.document))
 
     def _take_report(self, report: Report) -> None:
         self._hear(report)
@@ -226,13 +225,3 @@ class ModelSide(asyncio.Protocol):
             heard = self._reports.pop(0)
             if not heard.done():
                 heard.set_result(None)
-
-    def _send(self, frame: bytes) -> None:
-        if not self._out:
-            self._loop.call_soon(self._flush)
-        self._out.append(frame)
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(out))

@@ -69,6 +69,12 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     return listener
 
 
+def address_of(listener: socket.socket) -> str:
+    """As it stands in a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
 class HangUps:
     """SIGHUP as a word to the server, and not its end. One that comes before the event loop runs waits for it."""
 
@@ -216,8 +222,7 @@ class Listener(OpenServer):
             self._hang_ups.listen()
         scheme = "http" if self._contexts is None else "https"
         for listener in sockets or []:
-            host, port = listener.getsockname()[:2]
-            line = self._announcement(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+            line = self._announcement(f"{scheme}://{address_of(listener)}")
             # One write, where print makes two when nothing is buffered: log lines may go to the same pipe.
             # That it cannot be written (it is closed, or the disk is full) is no reason not to answer.
             with contextlib.suppress(OSError, ValueError, AttributeError):

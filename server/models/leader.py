@@ -9,13 +9,13 @@ import logging
 import threading
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
 from hotdelta.chain import Node, Position
 from hotdelta.errors import ManifestError
 from hotdelta.logs import FailureLog
+from hotdelta.replicas import version_path
 from loader import Ahead, HoldBack
 
 logger = logging.getLogger(__name__)
@@ -39,8 +39,7 @@ class Leader:
         model: str | None = None,
         token: str = "",
     ) -> None:
-        path = "/model/version" if model is None else f"/models/{quote(model, safe='')}/version"
-        self._url = f"{url.rstrip('/')}{path}"
+        self._url = f"{url.rstrip('/')}{version_path(model)}"
         self._hold_back = hold_back
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._failures = FailureLog(logger)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from server.http.connection_limits import BufferedBytes, Refusals
 from server.http.handshakes import Handshakes
-from server.http.listening import allow_files, bind
+from server.http.listening import address_of, allow_files, bind
 from server.rpc.calls import Calls
 from server.rpc.http2.connection import Connection, Port
 from server.settings import Settings
@@ -60,7 +60,6 @@ class RpcServer:
         # Beside those of HTTP.
         allow_files(2 * settings.max_connections)
         listener = bind(settings.host, settings.grpc_port or 0, flag="--grpc-port")
-        host, port = listener.getsockname()[:2]
         if self._tls is None:
             loop = asyncio.get_running_loop()
             self._listening = await loop.create_server(self._connection, sock=listener, backlog=_BACKLOG)
@@ -70,7 +69,7 @@ class RpcServer:
             seconds = settings.client_timeout_seconds
             self._listening = Handshakes(listener, self._connection, contexts.current, seconds=seconds)
         self._socket = listener
-        self.address = f"{f'[{host}]' if ':' in host else host}:{port}"
+        self.address = address_of(listener)
 
     def leave(self) -> None:
         """No new calls from now on; those in flight have `stop_seconds` to finish."""

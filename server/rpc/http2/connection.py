@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.http.connection_limits import BufferedBytes, Refusals
+from server.http.joined_writes import JoinedWrites
 from server.rpc.http2 import frames
 from server.rpc.http2.frames import BrokenConnectionError, ErrorCode, frame
 from server.rpc.http2.header_blocks import ANSWER, MAX_BLOCK_BYTES, HeaderReader, Headers, MalformedError
@@ -62,14 +63,13 @@ class _Block:
     continuations: int = 0
 
 
-class Connection(asyncio.Protocol):
+class Connection(JoinedWrites):
     """Belongs to the event loop."""
 
     def __init__(self, port: Port) -> None:
+        super().__init__()
         self._port = port
         self.buffered = port.buffered
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._has_begun = False
         self._headers = HeaderReader()
@@ -80,7 +80,6 @@ class Connection(asyncio.Protocol):
         self._window = self._first_window = frames.FIRST_WINDOW
         self._frame_bytes = frames.FRAME_BYTES
         self._blocked: dict[int, Stream] = {}
-        self._out: list[bytes] = []
         self._is_paused = self._is_leaving = False
         self._sent_bytes = 0
         self._taking: asyncio.TimerHandle | None = None
@@ -102,7 +101,7 @@ class Connection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
+        super().connection_made(transport)
         port = self._port
         if len(port.connections) >= port.max_connections and not self._make_room():
             port.refusals.add()
@@ -111,7 +110,7 @@ class Connection(asyncio.Protocol):
         port.connections[self] = None
         more = frames.NUMBER.pack(_WINDOW - frames.FIRST_WINDOW)
         self._write(frames.settings_frame(_SETTINGS) + frame(frames.WINDOW_UPDATE, 0, more))
-        self._patience = self._loop.call_later(port.client_timeout_seconds, self._lose_patience)
+        self._patience = self._loop.call_later(port.client_timeout_seconds, self.abort)
         if port.is_leaving:
             self.leave()
 
@@ -159,8 +158,7 @@ class Connection(asyncio.Protocol):
         """No new streams; it ends with the last one."""
         if not self._is_leaving and not self._is_gone():
             self._is_leaving = True
-            told = frames.NUMBER.pack(self._newest) + frames.NUMBER.pack(ErrorCode.NO_ERROR)
-            self._write(frame(frames.GOAWAY, 0, told))
+            self._say_goodbye(ErrorCode.NO_ERROR)
             self._end_if_left()
 
     def abort(self) -> None:
@@ -450,17 +448,6 @@ class Connection(asyncio.Protocol):
         self._blocked.pop(stream.id, None)
         self._end_if_left()
 
-    def _write(self, data: bytes) -> None:
-        """With all else that is written in this turn of the loop."""
-        if not self._out:
-            self._loop.call_soon(self._write_out)
-        self._out.append(data)
-
-    def _write_out(self) -> None:
-        out, self._out = self._out, []
-        if out and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(out))
-
     # Who is late, or leaves.
 
     def _make_room(self) -> bool:
@@ -470,9 +457,6 @@ class Connection(asyncio.Protocol):
             idle.leave()
             self._port.connections.pop(idle, None)
         return idle is not None
-
-    def _lose_patience(self) -> None:
-        self.abort()
 
     def _expect_taking(self) -> None:
         if self._taking is None and not self._is_gone():
@@ -499,9 +483,12 @@ class Connection(asyncio.Protocol):
     def _is_gone(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
-    def _give_up(self, code: ErrorCode, problem: str) -> None:
+    def _say_goodbye(self, code: ErrorCode, problem: str = "") -> None:
         told = frames.NUMBER.pack(self._newest) + frames.NUMBER.pack(code) + problem.encode()
         self._write(frame(frames.GOAWAY, 0, told))
+
+    def _give_up(self, code: ErrorCode, problem: str) -> None:
+        self._say_goodbye(code, problem)
         self._write_out()
         for stream in self._streams.values():
             stream.cancel()
